@@ -2,29 +2,24 @@
 
 from lango_store._engine.engine import create_engine, read_only_engine
 from lango_store._features import (
-    Calls,
     Drafts,
     Edits,
     Inbox,
     Maintenance,
     PendingCompaction,
-    StoreCalls,
-    StoreSuspensions,
     StoreTurns,
-    Suspensions,
     Turns,
     Values,
     Versions,
 )
-from lango_store._features.tool_calls.effects import Effect
-from lango_store._features.turns_in_progress.claims import WorkFilters
-from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.maintenance.search import SearchFilters
-from lango_store._operations.session.lists import Filters
+from lango_store._operations.session.lists import Filters, WorkFilters
+from lango_store._rooms.tool_calls.effects import Effect
+from lango_store._rooms.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
+from lango_store._rooms.tool_calls.values import BegunCall, Suspension, SuspensionPage
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._values.model import (
     UNSET,
-    BegunCall,
     Change,
     Compaction,
     Diff,
@@ -37,23 +32,12 @@ from lango_store._values.model import (
     SessionChanges,
     SessionFields,
     SessionInfo,
-    Suspension,
     ToolCall,
     Turn,
     Undone,
     Unset,
 )
-from lango_store._values.reports import (
-    ExpiryReport,
-    Finding,
-    OwedPage,
-    Page,
-    SearchHit,
-    SearchPage,
-    Stats,
-    SuspensionPage,
-    UsageRow,
-)
+from lango_store._values.reports import ExpiryReport, Finding, OwedPage, Page, SearchHit, SearchPage, Stats, UsageRow
 from lango_store._values.session import Session
 from lango_store.aio import (
     AsyncConversation,
@@ -62,7 +46,7 @@ from lango_store.aio import (
     AsyncStore,
     AsyncValues,
 )
-from lango_store.conversation import Conversation
+from lango_store.conversation import Conversation, RunningTurn
 from lango_store.errors import (
     AlreadyAnswered,
     CallFinished,

@@ -12,89 +12,40 @@ import asyncio
 import copy
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Self, TypedDict, Unpack, cast
 
 import sqlalchemy as sa
 
 from lango_store import _features
-from lango_store._connections.cancellation import pauses
 from lango_store._connections.context import DefaultTTL, TimeSource, TokenCounter
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
 from lango_store._features.tail import following
-from lango_store._features.tool_calls.effects import Effect
 from lango_store._features.turns_in_progress import working
-from lango_store._features.turns_in_progress.claims import WorkFilters
-from lango_store._features.turns_in_progress.running_turn import RunningTurn
-from lango_store._operations.session.lists import Filter, Filters
-from lango_store._operations.session.sessions import check_duration
+from lango_store._operations.session.lists import Filter, Filters, WorkFilters
+from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
+from lango_store._rooms.tool_calls import aio as tool_calls
 from lango_store._values.events import Event
-from lango_store._values.model import Compaction, Message, SessionInfo, ToolCall, Turn, Unset
+from lango_store._values.model import Compaction, Message, SessionInfo, Turn, Unset
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize_async
-from lango_store.conversation import Conversation
-from lango_store.errors import CallInProgress
+from lango_store.conversation import Conversation, RunningTurn
 from lango_store.store import Store, session_pages
-
-P = ParamSpec("P")
-R = TypeVar("R")
-S = TypeVar("S")
-S_co = TypeVar("S_co", covariant=True)
-Part = TypeVar("Part", bound=_features.SessionPart)
-
-
-class _Twin(Protocol[S_co]):
-    """An asynchronous object, with the synchronous object that does its work."""
-
-    @property
-    def _twin(self) -> S_co: ...
-
-    @property
-    def _threads(self) -> Threads: ...
-
-
-def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, R]]:
-    """Turn a method of a synchronous object into a coroutine function with the same arguments and result."""
-
-    @functools.wraps(method)
-    async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> R:
-        twin = getattr(self._twin, method.__name__)  # by name, because the twin may be of a subclass
-        return await self._threads.run(functools.partial(twin, *arguments, **options))
-
-    return call
 
 
 def opening(
     method: Callable[Concatenate[S, P], Conversation],
-) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, AsyncConversation]]:
+) -> Callable[Concatenate[Twin[S], P], Coroutine[Any, Any, AsyncConversation]]:
     """Turn a method that returns a `Conversation` into a coroutine function that returns an `AsyncConversation`."""
 
     @functools.wraps(method)
-    async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
+    async def call(self: Twin[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
         opened = functools.partial(getattr(self._twin, method.__name__), *arguments, **options)
         return AsyncConversation(self._threads, await self._threads.run(opened))
 
     return call
-
-
-@contextmanager
-def _steps(twin: Part, name: str) -> Iterator[Part]:
-    """Open one span for several calls of an object; yield a copy of it whose own calls have no spans."""
-    with twin._context.telemetry.span(name, twin.key):
-        yield getattr(twin, "_untraced", type(twin))(twin._context, twin.key)
-
-
-def _group(name: str, kind: Callable[[Threads, Any], R]) -> R:
-    """Create a property that returns the asynchronous twin of a group of methods."""
-    return cast(R, property(lambda part: kind(part._threads, getattr(part._twin, name))))
-
-
-def _attribute(name: str) -> Any:
-    """Create an attribute that is read from and written to the synchronous twin."""
-    return property(lambda turn: getattr(turn._twin, name), lambda turn, value: setattr(turn._twin, name, value))
 
 
 async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncGenerator[R, None]:
@@ -102,19 +53,6 @@ async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncGenerator[
     while page := await threads.run(functools.partial(next, pages, None)):
         for each in page:
             yield each
-
-
-class AsyncPart(Generic[S]):
-    """An asynchronous object whose calls run in threads."""
-
-    def __init__(self, threads: Threads, twin: S) -> None:
-        self._twin = twin  # first, so that pickle refuses it with the advice of `Context`
-        self._threads = threads
-
-    def __repr__(self) -> str:
-        return f"Async{self._twin!r}"
-
-    key: str = _attribute("key")
 
 
 class AsyncPendingCompaction(AsyncPart[_features.PendingCompaction]):
@@ -126,8 +64,8 @@ class AsyncPendingCompaction(AsyncPart[_features.PendingCompaction]):
         window: The messages to summarize.
     """
 
-    session: Session = _attribute("session")
-    window: list[Message] = _attribute("window")
+    session: Session = attribute("session")
+    window: list[Message] = attribute("window")
     finish = awaited(_features.PendingCompaction.finish)
 
 
@@ -156,74 +94,6 @@ class AsyncStoreTurns(AsyncPart[_features.StoreTurns]):
     """The methods of `StoreTurns` as coroutines."""
 
     in_progress = awaited(_features.StoreTurns.in_progress)
-
-
-class AsyncCalls(AsyncPart[_features.Calls]):
-    """The methods of `Calls` as coroutines."""
-
-    async def begin(
-        self,
-        seq: int,
-        position: int,
-        *,
-        limit: timedelta = timedelta(minutes=2),
-        wait: timedelta | None = None,
-        idempotent: bool = False,
-    ) -> Effect:
-        """Record that a tool call begins, before the tool runs.
-
-        See `Calls.begin`. The wait uses no thread and no connection.
-
-        Args:
-            seq: The `seq` of the message that asks for the call.
-            position: The position of the call in the `tool_calls` of the message, from 0.
-            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. Defaults to 2 minutes.
-            wait: If the call may still be running, how long to wait for its result or its time limit, up to 1 day.
-                Defaults to not waiting.
-            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
-                the key or changes nothing. Defaults to False.
-
-        Raises:
-            CallUnknown: The call is unknown, and `idempotent` is False; nothing was written.
-            CallInProgress: The call may still be running; nothing was written.
-            CallNotFound: The session has no such call; nothing was written.
-        """
-        with _steps(self._twin, "calls.begin") as twin:
-            begin = functools.partial(twin.begin, seq, position, limit=limit, idempotent=idempotent)
-            waiting = pauses(check_duration("wait", wait or timedelta(0)).total_seconds())
-            while True:
-                try:
-                    return await self._threads.run(begin)
-                except CallInProgress:
-                    if (pause := next(waiting, None)) is None:
-                        raise
-                await asyncio.sleep(pause)
-
-    finish = awaited(_features.Calls.finish)
-    resolve = awaited(_features.Calls.resolve)
-    list = awaited(_features.Calls.list)
-
-
-class AsyncStoreCalls(AsyncPart[_features.StoreCalls]):
-    """The methods of `StoreCalls` as coroutines."""
-
-    unknown = awaited(_features.StoreCalls.unknown)
-
-
-class AsyncSuspensions(AsyncPart[_features.Suspensions]):
-    """The methods of `Suspensions` as coroutines."""
-
-    create = awaited(_features.Suspensions.create)
-    answer_by_id = awaited(_features.Suspensions.answer_by_id)
-    delete = awaited(_features.Suspensions.delete)
-    list = awaited(_features.Suspensions.list)
-
-
-class AsyncStoreSuspensions(AsyncPart[_features.StoreSuspensions]):
-    """The methods of `StoreSuspensions` as coroutines."""
-
-    answer = awaited(_features.StoreSuspensions.answer)
-    list = awaited(_features.StoreSuspensions.list)
 
 
 class AsyncMaintenance(AsyncPart[_features.Maintenance]):
@@ -291,7 +161,7 @@ class StoreOptions(TypedDict, total=False):
     replica: str | sa.URL | None
 
 
-class AsyncStore:
+class AsyncStore(tool_calls.InStore):
     """A store for asyncio: the methods of `Store` as coroutines.
 
     They have the same names, arguments, results and exceptions.
@@ -439,10 +309,8 @@ class AsyncStore:
 
     append_message = awaited(Store.append_message)
 
-    turns = _group("turns", AsyncStoreTurns)
-    calls = _group("calls", AsyncStoreCalls)
-    suspensions = _group("suspensions", AsyncStoreSuspensions)
-    maintenance = _group("maintenance", AsyncMaintenance)
+    turns = group("turns", AsyncStoreTurns)
+    maintenance = group("maintenance", AsyncMaintenance)
 
     def shared_values(self, scope: str) -> AsyncValues:
         """Return the shared values of a scope, as `Store.shared_values` does. This method is not a coroutine.
@@ -474,6 +342,7 @@ class AsyncStore:
 
         See `Store.work`. If the call is cancelled, it cancels the running handlers and releases the leases of their
         turns, so that other processes continue them at once. A handler whose turn has lost its lease is cancelled too.
+        A handler that something else cancels has failed.
 
         Args:
             handle: A coroutine function that runs one turn. It takes an `AsyncConversation` whose writes all need the
@@ -483,9 +352,10 @@ class AsyncStore:
             lease: How long a turn keeps its session if this process dies or is paused, 100 ms to 1 day. Defaults to 30
                 seconds.
             poll: How long an idle worker waits before it looks for owed turns again, up to 1 day. Defaults to 1 second.
-            attempts: How often a turn is tried before it is given up, at least 1. Defaults to 5.
-            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long.
-                Defaults to 5 seconds.
+            attempts: How often a turn is tried before it is given up, at least 1. An attempt whose process died counts
+                only if no other turn was running in this call. Defaults to 5.
+            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long, at most
+                1 day. Defaults to 5 seconds.
             once: Return as soon as no turn is due. False by default.
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
 
@@ -556,7 +426,7 @@ class AsyncStore:
         await self.close()
 
 
-class AsyncConversation(AsyncPart[Conversation]):
+class AsyncConversation(tool_calls.InConversation, AsyncPart[Conversation]):
     """A handle for one session: the methods of `Conversation` as coroutines.
 
     They have the same names, arguments, results and exceptions.
@@ -568,14 +438,12 @@ class AsyncConversation(AsyncPart[Conversation]):
         key: The session's key.
     """
 
-    turns = _group("turns", AsyncTurns)
-    calls = _group("calls", AsyncCalls)
-    suspensions = _group("suspensions", AsyncSuspensions)
-    drafts = _group("drafts", AsyncDrafts)
-    inbox = _group("inbox", AsyncInbox)
-    edits = _group("edits", AsyncEdits)
-    versions = _group("versions", AsyncVersions)
-    values = _group("values", AsyncValues)
+    turns = group("turns", AsyncTurns)
+    drafts = group("drafts", AsyncDrafts)
+    inbox = group("inbox", AsyncInbox)
+    edits = group("edits", AsyncEdits)
+    versions = group("versions", AsyncVersions)
+    values = group("values", AsyncValues)
 
     get = awaited(Conversation.get)
     info = awaited(Conversation.info)
@@ -698,7 +566,7 @@ class AsyncConversation(AsyncPart[Conversation]):
                 changed.
             InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
         """
-        with _steps(self._twin, "compact") as twin:
+        with steps(self._twin, "compact") as twin:
             pending = await self._threads.run(twin.turns.begin_compaction)
             if pending is None:
                 return None
@@ -706,7 +574,7 @@ class AsyncConversation(AsyncPart[Conversation]):
             return await self._threads.run(functools.partial(pending.finish, summary, discard=discard))
 
 
-class AsyncRunningTurn:
+class AsyncRunningTurn(tool_calls.InTurn):
     """A turn in progress: an asynchronous context manager from `AsyncConversation.turn`.
 
     See `RunningTurn` for the effects of entering and leaving the block.
@@ -722,14 +590,16 @@ class AsyncRunningTurn:
         draft_text: The text that was written since the last answer was appended.
     """
 
-    id: str = _attribute("id")
-    replayed: bool = _attribute("replayed")
-    messages: list[Message] = _attribute("messages")
-    usage: dict[str, Any] | None = _attribute("usage")
-    metadata: dict[str, Any] | None = _attribute("metadata")
-    stored: Turn | None = _attribute("stored")
-    attempt: int = _attribute("attempt")
-    draft_text: str = _attribute("draft_text")
+    _twin: RunningTurn
+
+    id: str = attribute("id")
+    replayed: bool = attribute("replayed")
+    messages: list[Message] = attribute("messages")
+    usage: dict[str, Any] | None = attribute("usage")
+    metadata: dict[str, Any] | None = attribute("metadata")
+    stored: Turn | None = attribute("stored")
+    attempt: int = attribute("attempt")
+    draft_text: str = attribute("draft_text")
 
     def __init__(self, threads: Threads, turn: RunningTurn) -> None:
         self._threads = threads
@@ -755,38 +625,6 @@ class AsyncRunningTurn:
         """
         if self._twin.collect(text):
             await self.flush()
-
-    @asynccontextmanager
-    async def call(
-        self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
-    ) -> AsyncIterator[Effect]:
-        """Open a block in which a tool call runs, as `RunningTurn.call` does.
-
-        Args:
-            message: The stored message that asks for the call, or its `seq`.
-            call: The call, an item of `message.tool_calls`, or its position there, from 0. If `message` is a `seq`,
-                pass the position.
-            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. Defaults to the duration of the
-                turn's lease.
-            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
-                the key or changes nothing. Defaults to False.
-
-        Raises:
-            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
-                `idempotent` is False; nothing was written.
-            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
-                still be running; nothing was written.
-            LeaseLost: On entering the block: the turn has lost the lease of the session; nothing was written.
-            Conflict: On leaving the block: the call was resolved or begun again, or its message was removed. The output
-                was not stored.
-            InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call becomes unknown.
-        """
-        begin = functools.partial(self._twin.begin_call, message, call, limit=limit, idempotent=idempotent)
-        effect = await self._threads.run(begin)
-        try:
-            yield effect
-        finally:
-            await self._threads.run_to_end(functools.partial(self._twin.end_call, effect))
 
     async def __aenter__(self) -> Self:
         tries = self._twin.tries()

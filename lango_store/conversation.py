@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from lango_store import _features, window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._features import forks, prompts
+from lango_store._features import forks
 from lango_store._features.tail import following
-from lango_store._features.turns_in_progress.running_turn import RunningTurn
+from lango_store._features.turns_in_progress import running_turn
 from lango_store._features.versions import undo
 from lango_store._operations.log import edits, payloads, removals, turns
 from lango_store._operations.log import messages as log
@@ -23,6 +23,9 @@ from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session import levels, lists, sessions
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected
+from lango_store._rooms import prompts
+from lango_store._rooms.tool_calls import groups as tool_calls
+from lango_store._rooms.tool_calls import in_turn
 from lango_store._services import appending, lifecycle, searching
 from lango_store._values.events import Event
 from lango_store._values.model import (
@@ -57,7 +60,29 @@ class _Entries(TypedDict, total=False):
     id_prefix: str | None
 
 
-class Conversation(_features.SessionPart):
+class RunningTurn(in_turn.InTurn, running_turn.RunningTurn):
+    """A turn in progress: a context manager that `Conversation.turn` returns.
+
+    Entering the block takes the lease of the session; with `wait=`, it waits until the lease is free. Leaving the block
+    saves the turn with all messages that were appended in it, and releases the lease. If the block raises an exception,
+    the turn is not saved: its messages stay in the log, text that was streamed and not appended stays a draft, and the
+    turn can be begun again at once. A turn has lost its lease if the lease ended and another turn began, or if
+    `Conversation.turns.release` was called.
+
+    Use a turn in one thread at a time. Outside of the block, the methods that write raise `InvalidState`.
+
+    Attributes:
+        id: The id of the turn.
+        replayed: True if the turn was saved before. Then `messages` has its messages, nothing more can be appended, and
+            leaving the block writes nothing.
+        usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
+        metadata: Your own data to save with the turn, a dict of JSON.
+        stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
+        attempt: In a handler of `Store.work`, the number of this attempt, from 1. Otherwise 1.
+    """
+
+
+class Conversation(tool_calls.InConversation, _features.SessionPart):
     """A handle for one session.
 
     Methods for one subject are in groups: `turns`, `calls`, `suspensions`, `drafts`, `inbox`, `edits`, `versions` and
@@ -91,10 +116,6 @@ class Conversation(_features.SessionPart):
 
     turns = _features.session_group(_features.Turns)
     """The turns and compactions of the session: list and find them, and look at the turn in progress."""
-    calls = _features.session_group(_features.Calls)
-    """The tool calls of the session: run each of them once."""
-    suspensions = _features.session_group(_features.Suspensions)
-    """The suspensions of the session: questions that wait for an answer from outside the program."""
     drafts = _features.session_group(_features.Drafts)
     """The drafts of the session: text that turns have streamed and not appended."""
     inbox = _features.session_group(_features.Inbox)
@@ -715,7 +736,9 @@ class Conversation(_features.SessionPart):
 
         Args:
             format: "openai" (chat completions, the default), "openai-responses", "anthropic" or "gemini".
-            last: The maximum number of messages, not counting instructions at the start. Defaults to no limit.
+            last: The maximum number of messages, not counting instructions at the start. If these messages are only
+                instructions or results of tools, the prompt reaches back to the last message of the user or the model.
+                Defaults to no limit.
             max_tokens: The maximum number of tokens, including instructions at the start; if they have more, the prompt
                 has nothing else. Needs messages with `tokens`, or a store with a `token_counter`. Defaults to no limit.
             step: With `last`: if the window is longer, start the prompt after a `seq` that is a multiple of this

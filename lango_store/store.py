@@ -18,8 +18,6 @@ from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
 from lango_store._features import (
     Maintenance,
-    StoreCalls,
-    StoreSuspensions,
     StoreTurns,
     Values,
     store_group,
@@ -27,8 +25,7 @@ from lango_store._features import (
 )
 from lango_store._features.tail.watcher import Watcher
 from lango_store._features.turns_in_progress import claims, working
-from lango_store._features.turns_in_progress.claims import Chosen, WorkFilters
-from lango_store._features.turns_in_progress.running_turn import RunningTurn
+from lango_store._features.turns_in_progress.claims import Chosen
 from lango_store._features.usage_report import Prices
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.log import kept_copies
@@ -36,20 +33,22 @@ from lango_store._operations.maintenance import stats
 from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
-from lango_store._operations.session.lists import Filter, Filters, Order
+from lango_store._operations.session.lists import Filter, Filters, Order, WorkFilters
 from lango_store._operations.session.sessions import Expected
+from lango_store._rooms.tool_calls import groups as tool_calls
+from lango_store._rooms.tool_calls import waiting
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
 from lango_store._values.reports import ExpiryReport, OwedPage, Page, SearchPage, Stats, UsageRow
 from lango_store._values.session import Session
-from lango_store.conversation import Conversation
+from lango_store.conversation import Conversation, RunningTurn
 from lango_store.errors import InvalidState, SessionHeld
 
 R = TypeVar("R")
 
 
-class Store:
+class Store(tool_calls.InStore):
     """Sessions and messages of LLM agents, in a SQLite or PostgreSQL database.
 
     One store serves all threads of a process. Creating a store does not connect; the first call connects and checks the
@@ -408,10 +407,6 @@ class Store:
 
     turns = store_group(StoreTurns)
     """The turns of all sessions: list those in progress."""
-    calls = store_group(StoreCalls)
-    """The tool calls of all sessions: list the unknown ones."""
-    suspensions = store_group(StoreSuspensions)
-    """The suspensions of all sessions: list and answer them."""
     maintenance = store_group(Maintenance)
     """Maintenance of the tables: check and repair them, and move large strings."""
 
@@ -453,6 +448,12 @@ class Store:
         has the messages of the failed attempt. After too many attempts, the turn is given up: no worker runs it, until
         you call `Conversation.turns.retry`.
 
+        If a process dies, each of its turns runs alone next time: a worker takes it when none of its other turns is
+        running, and takes no other turn until it has ended.
+
+        A session whose turn cannot be claimed, for example because a trigger refuses it, is tried again after a
+        minute, with a warning in the log. The other sessions are not affected.
+
         At SIGTERM, which only the main thread notices, no more turns are taken, and this method returns when the
         running ones have ended. If it ends with an exception, such as KeyboardInterrupt, it first releases the leases
         of the running turns, so that other processes continue them at once.
@@ -465,10 +466,10 @@ class Store:
                 seconds.
             poll: How long an idle worker waits before it looks for owed turns again, up to 1 day. `inbox.put`,
                 `suspensions.answer` and `turns.retry` of the same store end the wait. Defaults to 1 second.
-            attempts: How often a turn is tried before it is given up, at least 1. Attempts whose process died count.
-                Defaults to 5.
-            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long.
-                Defaults to 5 seconds.
+            attempts: How often a turn is tried before it is given up, at least 1. An attempt whose process died counts
+                only if no other turn was running in this call. Defaults to 5.
+            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long, at most
+                1 day. Defaults to 5 seconds.
             once: Return as soon as no turn is due. Turns that wait for their next attempt are not due. False by
                 default.
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
@@ -564,7 +565,7 @@ class Store:
             DatabaseUnavailable: The database or the archive cannot be reached, or `archive` is not a SQLite file or
                 cannot be written; the current batch was not deleted.
         """
-        moment = None if now is None else aware(now)
+        moment = None if now is None else aware(now, "now")
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, descendants=descendants)
         report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
@@ -814,7 +815,7 @@ class Store:
         Expired sessions are included.
         """
         return self._context.read_together(
-            lambda connection, _: stats.sum_up(connection, self._context.now(connection))
+            lambda connection, _: stats.sum_up(connection, self._context.now(connection), waiting.count)
         )
 
     def ping(self) -> None:

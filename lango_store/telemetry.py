@@ -13,19 +13,21 @@ from contextlib import aclosing, closing, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
-from opentelemetry import metrics, trace
-from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
-
 from lango_store import _features
 from lango_store._connections.context import Telemetry
 from lango_store._engine.fair_pool import FairPool
-from lango_store._features.turns_in_progress.running_turn import RunningTurn
+from lango_store._parts.groups import SessionPart, StorePart
 from lango_store._values.model import Message, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
-from lango_store.conversation import Conversation
+from lango_store.conversation import Conversation, RunningTurn
+from lango_store.errors import needs_extra
 from lango_store.store import Store
+
+with needs_extra("otel"):
+    from opentelemetry import metrics, trace
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
 R = TypeVar("R")
 
@@ -50,15 +52,12 @@ _TRACED: Final[dict[type, str]] = {
     Conversation: "",
     RunningTurn: "turn.",
     _features.PendingCompaction: "compaction.",
-    **dict.fromkeys((_features.StoreTurns, _features.Turns), "turns."),
-    **dict.fromkeys((_features.StoreCalls, _features.Calls), "calls."),
-    **dict.fromkeys((_features.StoreSuspensions, _features.Suspensions), "suspensions."),
-    _features.Maintenance: "maintenance.",
-    _features.Drafts: "drafts.",
-    _features.Inbox: "inbox.",
-    _features.Edits: "edits.",
-    _features.Versions: "versions.",
     _features.Values: "values.",
+    **{
+        kind: f"{kind.__name__.removeprefix('Store').lower()}."
+        for kind in (*SessionPart.__subclasses__(), *StorePart.__subclasses__())
+        if kind is not Conversation
+    },
 }
 """The classes whose calls are recorded, with the prefix of the names of their spans."""
 
@@ -209,11 +208,12 @@ def _traced_group(group: property) -> property:
 def _traced_class(plain: type) -> type:
     """Return a subclass that traces the methods of the package, also where the application overrides them."""
     base = _base(plain)
+    members = {name: each for kind in reversed(base.__mro__[:-1]) for name, each in vars(kind).items()}
     methods: dict[str, Any] = {
         name: _traced(name, getattr(plain, name), plain)
-        for name, method in vars(base).items()
+        for name, method in members.items()
         if inspect.isfunction(method) and not name.startswith("_") and _TRACED[base] + name not in _UNTRACED
     }
-    methods |= {name: _traced_group(each) for name, each in vars(base).items() if isinstance(each, property)}
+    methods |= {name: _traced_group(each) for name, each in members.items() if isinstance(each, property)}
     attributes = {"__slots__": (), "__doc__": plain.__doc__, "_untraced": plain}
     return type(f"Traced{plain.__name__}", (plain,), attributes | methods)

@@ -9,13 +9,6 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
-from starlette.routing import Mount, Route
-
 from lango_store._operations.binds import TURN
 from lango_store._operations.log import turns
 from lango_store._operations.session.lists import Filters, Order
@@ -29,8 +22,17 @@ from lango_store.errors import (
     LangoStoreError,
     SearchUnavailable,
     SessionNotFound,
+    needs_extra,
 )
 from lango_store.store import Store
+
+with needs_extra("web"):
+    from starlette.applications import Starlette
+    from starlette.datastructures import MutableHeaders
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, Response
+    from starlette.routing import Mount, Route
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 

@@ -270,6 +270,13 @@ def store(url: str, clock: Clock) -> Iterator[Store]:
         yield yielded
 
 
+@pytest.fixture
+def keeping(url: str, clock: Clock) -> Iterator[Store]:
+    """Yield a store on an empty database that keeps removed messages for 30 days."""
+    with Store(url, clock=clock, keep_removed=timedelta(days=30)) as yielded:
+        yield yielded
+
+
 @pytest.fixture(params=["sync", "async"])
 def either_store(request: pytest.FixtureRequest, url: str, clock: Clock) -> Iterator[Store]:
     """Yield a `Store`, then an `AsyncStore` wrapped in the interface of `Store`, on an empty database."""

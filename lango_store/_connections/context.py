@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store._connections import cancellation
+from lango_store._connections.group_commit import WriteQueue
 from lango_store._connections.providers import Callers, Connections, Pooled
 from lango_store._connections.replicas import Replicated, position_of, text_of
 from lango_store._connections.retry import Retry
@@ -24,12 +26,14 @@ from lango_store._connections.schema_gate import SchemaGate
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
+from lango_store._engine.engine import busy_timeout, database_file
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._operations.log import leases
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.kept_copies import keeping
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected, Lease
+from lango_store._rows.encoding import aware
 from lango_store._rows.payloads import threshold_of
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
@@ -56,6 +60,11 @@ utc_now = functools.partial(datetime.now, UTC)
 @functools.cache
 def _warn_once(text: str) -> None:
     logger.warning(text)
+
+
+def _check_function(name: str, function: object) -> None:
+    if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+        raise TypeError(f"{name}={quoted(function)}: give a function that is not a coroutine function, or None")
 
 
 class Followers(Protocol):
@@ -106,12 +115,25 @@ class Context:
         keep_removed: timedelta | None = None,
         watch: Callable[[Context], Followers] | None = None,
     ) -> None:
+        if type(migrate) is not bool:
+            raise TypeError(f"migrate is {type(migrate).__name__}: give True or False")
+        if callable(default_ttl):
+            _check_function("default_ttl", default_ttl)
+        else:
+            sessions.seconds(default_ttl, "default_ttl")
+        _check_function("clock", clock)
+        _check_function("token_counter", token_counter)
+        _check_function("on_statement", on_statement)
         if retry is not None and not (isinstance(retry, timedelta) and retry >= timedelta(0)):
             raise ValueError(f"retry={quoted(retry)}: give a timedelta of 0 or more, or None")
         if payload_threshold not in (None, UNSET) and not (type(payload_threshold) is int and payload_threshold > 0):
             raise ValueError(f"payload_threshold={quoted(payload_threshold)}: give a length of 1 or more, or None")
-        if keep_removed is not None and not (isinstance(keep_removed, timedelta) and keep_removed > timedelta(0)):
-            raise ValueError(f"keep_removed={quoted(keep_removed)}: give a timedelta of more than 0, or None")
+        if keep_removed is not None and not (
+            isinstance(keep_removed, timedelta) and timedelta(0) < keep_removed <= sessions.MAX_TTL
+        ):
+            raise ValueError(
+                f"keep_removed={quoted(keep_removed)}: give a timedelta of more than 0, up to 100 years, or None"
+            )
         self.engine = engine
         self._keep_removed = keep_removed
         self.keeps_removed = keep_removed is not None
@@ -127,6 +149,8 @@ class Context:
         self._replica = replica
         self._on_statement = on_statement
         pooled = Pooled(engine, self._gate, on_statement)
+        if owned and database_file(engine.url) is not None:
+            pooled.queue = WriteQueue(busy_timeout(engine.url))
         self._connections: Connections = pooled
         if replica is not None:
             if not all(dialect_of(each).has_replicas for each in (engine, replica)):
@@ -192,16 +216,17 @@ class Context:
         """Return the time of the store's `clock`, by default of this machine's clock."""
         if self._clock is None:
             return utc_now()
-        moment = self._clock()
-        if moment.tzinfo is None:
-            raise ValueError("the store's clock returned a time without a time zone: use datetime.now(UTC)")
-        return moment.astimezone(UTC)
+        return aware(self._clock(), "clock()")
 
     def ttl(self, key: str, ttl: timedelta | None | Unset) -> timedelta | None:
         """Return the TTL of a new session: the `ttl` argument or, if it is not set, the store's default."""
         if ttl is not UNSET:
             return ttl
-        return self._default_ttl(key) if callable(self._default_ttl) else self._default_ttl
+        if not callable(self._default_ttl):
+            return self._default_ttl
+        default = self._default_ttl(key)
+        sessions.seconds(default, "the result of default_ttl")
+        return default
 
     def counted(self, message: Message) -> Message:
         """Add a token count to a message that has none. Records get none, because models do not read them."""

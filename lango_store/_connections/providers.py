@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
+from lango_store._connections.group_commit import GroupedWrite, WriteQueue
 from lango_store._connections.schema_gate import SchemaGate, reject_translated
 from lango_store._dialect import DETECTED, AnyConnection, Dialect, dialect_of
 from lango_store._dialect.driver_errors import of_driver, translate, translated_errors
@@ -53,6 +54,8 @@ class Pooled:
         self.readers: Collection[str] = ()
         """The keys of the sessions that have readers, which wait for `after_write`."""
         self.after_write: Callable[[], None] = lambda: None
+        self.queue: WriteQueue | None = None
+        """Commits the short writes of several threads together; None if each write has its own commit."""
 
     @property
     def dialect(self) -> Dialect:
@@ -63,7 +66,8 @@ class Pooled:
         """Open a driver connection, or a SQLAlchemy connection if the application listens to events of the engine."""
         if pool.is_listened_to(self.engine):
             return self._open(self.dialect.transaction, writes=writes)
-        return _Single(self, writes)
+        single = _Single(self, writes)
+        return single if self.queue is None or not writes else GroupedWrite(self.queue, single)
 
     def snapshot(
         self, *, allow_replica: bool = False, before: Callable[[sa.Connection], None] | None = None
@@ -86,7 +90,13 @@ class Pooled:
 
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
         """Open a connection for a transaction; with `synced`, the commit waits for the disk."""
-        return self._open(self.dialect.transaction if synced else self.dialect.unsynced_transaction, writes=True)
+        opened = self._open(self.dialect.transaction if synced else self.dialect.unsynced_transaction, writes=True)
+        return opened if self.queue is None else self._alone(self.queue, opened)
+
+    @contextmanager
+    def _alone(self, queue: WriteQueue, opened: AbstractContextManager[sa.Connection]) -> Iterator[sa.Connection]:
+        with queue.alone(), opened as connection:
+            yield connection
 
     @contextmanager
     def _open(
@@ -185,6 +195,7 @@ class _Single:
     __slots__ = ("_dialect", "_driver", "_options", "_pooled", "_proxy", "_started", "_writes", "connection", "dialect")
 
     connection: Any
+    _driver: Any
 
     def __init__(self, pooled: Pooled, writes: bool) -> None:
         self._pooled = pooled
@@ -240,6 +251,24 @@ class _Single:
                 raise
         if error is not None:
             translate(error, self._pooled.engine)
+
+    def savepoint(self) -> None:
+        """Begin a savepoint."""
+        self._driver.execute("SAVEPOINT lango_write")
+
+    def end_savepoint(self, error: BaseException | None) -> bool:
+        """Keep what was written since the savepoint, or undo it after an error; return False if neither is possible."""
+        driver = self._driver
+        if not driver.in_transaction or (error and self._dialect.is_connection_unusable(driver, of_driver(error))):
+            return False
+        if error is not None:
+            driver.execute("ROLLBACK TO lango_write")
+        driver.execute("RELEASE lango_write")
+        return True
+
+    def translate(self, error: BaseException) -> None:
+        """Raise the store's error for an error of the driver; return for any other error."""
+        translate(error, self._pooled.engine)
 
     def _return_to_pool(self, error: BaseException) -> None:
         driver, pooled = self._driver, self._pooled

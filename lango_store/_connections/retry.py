@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 
 from lango_store._connections import cancellation
+from lango_store._connections.group_commit import QueueBusy
 from lango_store._connections.replicas import ReplicaLost
 from lango_store._dialect import TransientReason, dialect_of
 from lango_store.errors import (
@@ -92,6 +93,8 @@ class Retry:
     def _reason(self, error: LangoStoreError) -> TransientReason | None:
         if isinstance(error, ReplicaLost):
             return TransientReason.ROLLED_BACK
+        if isinstance(error, QueueBusy):
+            return TransientReason.REFUSED
         return None if error.driver_error is None else dialect_of(self._engine).transient_reason(error.driver_error)
 
     def _time_limit(self, reason: TransientReason | None) -> float:

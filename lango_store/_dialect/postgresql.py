@@ -40,6 +40,7 @@ REPEATABLE_READ: Final = 3
 _ACTIVE: Final = 1
 _TRANSACTION_TIMEOUTS: Final = ("25P03", "25P04")  # idle_in_transaction_session_timeout, transaction_timeout
 _READ_ONLY: Final = "25006"
+_PREPARED_ELSEWHERE: Final = ("42P05", "26000")  # a prepared statement already exists, or does not exist
 _NOT_SUPPORTED: Final = "0A000"
 _CANCELED: Final = "57014"
 _OPTIONS_REFUSED: Final = ("unsupported startup parameter", "command-line options")  # by PgBouncer, by RDS Proxy
@@ -318,6 +319,11 @@ class PostgreSQL(Dialect):
             return NotPermitted(
                 f"{reason}; to change the schema or the search index use the URL of the role that owns the tables; "
                 "grant other rights to the role of this URL"
+            )
+        if state in _PREPARED_ELSEWHERE:
+            return DatabaseError(
+                f"{reason}; a connection pooler, such as PgBouncer before 1.24, gives the connection to several "
+                "clients: add ?prepare_threshold=none to the URL"
             )
         return UniqueViolation(reason) if state == "23505" else DatabaseError(reason)
 

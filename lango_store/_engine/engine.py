@@ -227,6 +227,11 @@ def database_file(url: sa.URL) -> Path | None:
     return Path(_sqlite_name(url))
 
 
+def busy_timeout(url: sa.URL) -> float:
+    """Return the number of seconds that SQLite waits for its lock."""
+    return float(str(url.query.get("timeout", _TIMEOUT)))
+
+
 def _create_private(name: str) -> None:
     """Create a file that only its owner may read; SQLite gives its -wal and -shm the same permissions."""
     with suppress(OSError):  # the file exists, or SQLite's error is more specific

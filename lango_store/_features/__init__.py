@@ -4,25 +4,20 @@ A group is a small class with one subject, such as `conversation.drafts`. It hol
 session's key.
 """
 
-from lango_store._features.groups import SessionPart, session_group, store_group
 from lango_store._features.maintenance import Maintenance
 from lango_store._features.named_values.groups import Values
-from lango_store._features.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
 from lango_store._features.turns_in_progress.groups import Drafts, Inbox, PendingCompaction, StoreTurns, Turns
 from lango_store._features.versions.groups import Edits, Versions
+from lango_store._parts.groups import SessionPart, session_group, store_group
 
 __all__ = [
-    "Calls",
     "Drafts",
     "Edits",
     "Inbox",
     "Maintenance",
     "PendingCompaction",
     "SessionPart",
-    "StoreCalls",
-    "StoreSuspensions",
     "StoreTurns",
-    "Suspensions",
     "Turns",
     "Values",
     "Versions",

@@ -20,10 +20,10 @@ from lango_store._operations.binds import (
     session_key,
 )
 from lango_store._operations.log import counters, kept_copies, payloads, removals
-from lango_store._operations.log.changes import LogChange
+from lango_store._operations.log.changes import LogChange, delete_orphans
 from lango_store._operations.log.messages import check_seq
-from lango_store._operations.maintenance.session_tables import CHILDREN
 from lango_store._operations.session import sessions
+from lango_store._operations.session_tables import CHILDREN
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store.errors import SessionExists
 
@@ -83,6 +83,7 @@ def fork(
     sessions.change(connection, new, counted if upto is None else counted | {"last_seq": upto})
     if upto is not None:
         _detach.run_many(connection, [{"key": new}])  # from turns that were not copied
+        delete_orphans(connection, new)
         counters.correct(connection, new)
         _explain_cut(connection, now, source, new, upto)
 

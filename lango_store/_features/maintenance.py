@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from lango_store._features.groups import StorePart
+from lango_store._parts.groups import StorePart
 from lango_store._rows.payloads import threshold_of
 from lango_store._services import maintenance
 from lango_store._values.model import UNSET, Unset
@@ -37,7 +37,13 @@ class Maintenance(StorePart):
             raise ValueError(f"threshold={quoted(threshold)} is not positive: give a number of characters, or None")
         return maintenance.move_payloads(self._context, threshold_of(threshold), on_batch)
 
-    def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
+    def examine(
+        self,
+        *,
+        repair: bool = False,
+        delete_unreadable: bool = False,
+        on_check: Callable[[str], None] | None = None,
+    ) -> list[Finding]:
         """Check the store for damage, and optionally repair it.
 
         The checks include the schema, indexes, settings of the database, counters, summaries, orphaned rows and values.
@@ -47,9 +53,11 @@ class Maintenance(StorePart):
 
         Args:
             repair: Repair the damage that can be repaired without guessing. False by default.
+            delete_unreadable: With `repair`, also delete the rows that cannot be read, except those of sessions. Make a
+                backup before. False by default.
             on_check: A function that is called with the name of each check before it starts.
 
         Returns:
             The findings; an empty list if the store is in order. `repaired` is True for repaired findings.
         """
-        return maintenance.examine(self._context, repair=repair, on_check=on_check)
+        return maintenance.examine(self._context, repair=repair, delete_unreadable=delete_unreadable, on_check=on_check)

@@ -123,9 +123,9 @@ def _query(
     ).join_from(TURN, SESSION, of_session(SESSION, TURN.c.session_key))
     query = query.where(TURN.c.copied_from.is_(None))  # the usage of a copied turn was spent only once
     if since is not None:
-        query = query.where(TURN.c.created_at >= aware(since))
+        query = query.where(TURN.c.created_at >= aware(since, "since"))
     if until is not None:
-        query = query.where(TURN.c.created_at < aware(until))
+        query = query.where(TURN.c.created_at < aware(until, "until"))
     query = query.where(*conditions(dialect, chosen.named())).group_by(SESSION.c.key)
     return (query.group_by("turn_model") if "model" in by else query).execution_options(yield_per=_AT_ONCE)
 

@@ -162,9 +162,8 @@ WAITING_FIELDS: Final = tuple(
 def encode_message(message: Message) -> dict[str, Any]:
     """Encode a message for the driver; `InvalidMessage` names the field that cannot be stored."""
     if not isinstance(message, Message):
-        raise InvalidMessage(
-            "message", f"is {type(message).__name__}, not a Message: convert it with Message.model_validate(…)"
-        )
+        convert = {str: "Message.user(text)", dict: "Message.from_openai(dict)"}.get(type(message), "Message(…)")
+        raise InvalidMessage("message", f"is {type(message).__name__}, not a Message: pass {convert}")
     created_at = message.created_at
     if created_at is not None and (not isinstance(created_at, datetime) or created_at.tzinfo is None):
         raise InvalidMessage(

@@ -203,14 +203,17 @@ def decode_time(stored: datetime | str) -> datetime:
         raise ValueError(f"{moment} is outside the years 1 to 9999 in UTC") from None
 
 
-def aware(moment: datetime) -> datetime:
-    """Convert a time to UTC; raise ValueError if it has no time zone, or is outside the years 1 to 9999."""
-    if getattr(moment, "tzinfo", None) is None:
-        raise ValueError(f"{moment!s} has no time zone: use datetime.now(UTC)")
+def aware(moment: datetime, name: str) -> datetime:
+    """Convert an argument to UTC; raise ValueError if it is not an aware datetime in the years 1 to 9999."""
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ValueError(
+            f"{name}={quoted(moment)} is not a datetime with a time zone: pass one, such as "
+            "datetime(2026, 1, 1, tzinfo=UTC)"
+        )
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{moment} is outside the years 1 to 9999 in UTC: give a time within them") from None
+        raise ValueError(f"{name}={moment} is outside the years 1 to 9999 in UTC: give a time within them") from None
 
 
 def end_of_prefix(prefix: str) -> str:

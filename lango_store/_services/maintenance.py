@@ -26,8 +26,12 @@ def move_payloads(context: Context, threshold: Threshold | None, on_batch: Calla
     return moved
 
 
-def examine(context: Context, *, repair: bool, on_check: Callable[[str], None] | None) -> list[Finding]:
+def examine(
+    context: Context, *, repair: bool, delete_unreadable: bool, on_check: Callable[[str], None] | None
+) -> list[Finding]:
     """Check the store; with `repair`, fix the findings that can be fixed without guessing."""
+    if delete_unreadable and not repair:
+        raise ValueError("delete_unreadable=True needs repair=True: without it, nothing is changed")
     from lango_store import schema  # imported late: it imports Alembic, which is slow
 
     try:
@@ -61,7 +65,7 @@ def examine(context: Context, *, repair: bool, on_check: Callable[[str], None] |
     for finding in findings if repair else ():
         try:
             with context.transaction() as connection:
-                finding.repaired = examination.repair(connection, finding)
+                finding.repaired = examination.repair(connection, finding, delete_unreadable=delete_unreadable)
         except LangoStoreError as error:
             finding.remedy = f"could not be repaired: {error}"
     return findings

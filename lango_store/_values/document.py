@@ -13,10 +13,9 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final
 
-from lango_store._values.content_blocks import parts_of, text_of
 from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
-from lango_store._values.tool_blocks import calls_in, has_failed, results_in
 from lango_store._values.usage import describe, numbers_of, total
+from lango_store.content import Call, Media, Native, Part, Refusal, Result, Text, Thinking, read, text_of
 from lango_store.errors import DamagedMessage
 
 # Replacements for characters that would control a terminal or reverse a line.
@@ -157,7 +156,7 @@ def _message(message: Message, *, is_summary: bool, is_long: bool) -> str:
     names = "".join(
         f' <span class="by" dir="auto">{escape_line(name)}</span>' for name in (message.author, message.name) if name
     )
-    if has_failed(message):
+    if message.failed:
         names += _FAILED
     is_result = kind == "tool"
     content = _content(message.content, _plain if is_result else _markdown)
@@ -170,7 +169,7 @@ def _message(message: Message, *, is_summary: bool, is_long: bool) -> str:
         f'<article class="{kind}" id="m{message.seq}">'
         f'<header><h2><a href="#m{message.seq}">{message.seq}</a> <span class="role">{role}</span>{names}</h2>'
         f'<p class="facts">{" · ".join(facts)}</p></header>'
-        f"{content}{''.join(map(_call, message.tool_calls))}</article>\n"
+        f"{content}{''.join(_call(call, failed=call.failed) for call in message.tool_calls)}</article>\n"
     )
 
 
@@ -209,12 +208,12 @@ def _content(content: Any, render: Callable[[str], str]) -> str:
     text = text_of(content)
     if text is not None:
         return _paragraph(text, render)
-    parts = parts_of(content)
-    if parts is None and isinstance(content, list) and all(isinstance(block, dict) for block in content):
-        parts = content
-    if parts is None:
+    shown = read(content, is_data=True)
+    if isinstance(shown[0], Native) and shown[0].block is content:
+        if isinstance(content, list) and all(isinstance(block, dict) for block in content):
+            return "".join(map(_block, content))
         return f"<pre>{_json(content)}</pre>" if _is_short(content) else _folded("content", _json(content))
-    return "".join(_paragraph(part, render) if isinstance(part, str) else _block(part) for part in parts)
+    return "".join(_part(part, render) for part in shown)
 
 
 def _plain(text: str) -> str:
@@ -240,48 +239,32 @@ def _paragraph(text: str, render: Callable[[str], str]) -> str:
     )
 
 
+def _part(part: Part, render: Callable[[str], str]) -> str:
+    if isinstance(part, Native) and part.like is not None:
+        part = part.like
+    match part:
+        case Text() | Refusal():
+            return _paragraph(part.text, render)
+        case Media() if part.is_image and (match := _IMAGE.fullmatch(part.uri or "")):
+            return f'<img src="{match[0]}" alt="{match[1].upper()} image">'
+        case Thinking() if part.text:
+            name = '<span class="name">thinking</span>'
+            return f"<details><summary>{name}</summary>{_paragraph(part.text, render)}</details>"
+        case Call():
+            return _call(ToolCall(id=part.id, name=part.name, arguments=part.arguments))
+        case Result():
+            answer = ToolCall(id=part.id or "", name=part.name or "result", output=part.content)
+            return _call(answer, failed=part.failed)
+    return _block(part.block) if isinstance(part.block, dict) else ""
+
+
 def _block(block: dict[str, Any]) -> str:
-    if image := _image(block):
-        return image
-    known = [_as_anthropic(block)]
-    for call in calls_in(known, ())[1]:
-        return _call(call)
-    for result in results_in(known)[1]:
-        answer = ToolCall(id=result.tool_call_id or "", name=result.name or "result", output=result.content)
-        return _call(
-            answer, failed=has_failed(result) or (isinstance(answer.output, dict) and "error" in answer.output)
-        )
     kind = block.get("type")
     fields = {name: value for name, value in block.items() if name != "type" and value is not None}
     name = escape_line(kind) if isinstance(kind, str) and kind else "block"
     brief = " ".join(f"{escape_line(name)} {_brief(value)}" for name, value in fields.items())
     body = "".join(f"<h3>{escape_line(name)}</h3><pre>{_json(value)}</pre>" for name, value in fields.items())
     return f'<details><summary><span class="name">{name}</span> <small>{brief}</small></summary>{body}</details>'
-
-
-def _image(block: dict[str, Any]) -> str:
-    """Return an image of a provider or a front end that is stored in base64; an empty text for any other block."""
-    part = next((block[name] for name in ("source", "image_url", "inline_data", "inlineData") if name in block), block)
-    if isinstance(part, dict):
-        kinds = (part[name] for name in ("media_type", "mime_type", "mimeType", "mediaType") if name in part)
-        part = part.get("url") or f"data:{next(kinds, None)};base64,{part.get('data', part.get('value'))}"
-    match = _IMAGE.fullmatch(part) if isinstance(part, str) else None
-    return f'<img src="{match[0]}" alt="{match[1].upper()} image">' if match else ""
-
-
-def _as_anthropic(block: dict[str, Any]) -> dict[str, Any]:
-    """Return calls and results of OpenAI's responses, and of tools that a provider runs, as Anthropic's blocks."""
-    match block.get("type"):
-        case "function_call" | "custom_tool_call":
-            arguments = block.get("arguments", block.get("input"))
-            return {"type": "tool_use", "id": block.get("call_id"), "name": block.get("name"), "input": arguments}
-        case "function_call_output" | "custom_tool_call_output":
-            return {"type": "tool_result", "tool_use_id": block.get("call_id"), "content": block.get("output")}
-        case "server_tool_use" | "mcp_tool_use":
-            return block | {"type": "tool_use"}
-        case str(kind) if kind.endswith("_tool_result"):
-            return block | {"type": "tool_result"}
-    return block
 
 
 def _call(call: ToolCall, *, failed: bool = False) -> str:

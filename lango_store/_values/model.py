@@ -6,7 +6,6 @@ data.
 
 from __future__ import annotations
 
-import json
 import secrets
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
@@ -14,8 +13,9 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
 
 from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 
-from lango_store._values.content_blocks import text_of
 from lango_store._values.value import Json, JsonList, JsonObject, Value, absent, built, copied
+from lango_store.content.openai_chat import written_call
+from lango_store.content.text import as_text
 
 
 class Unset(Enum):
@@ -97,6 +97,11 @@ class ToolCall(Value):
         """True if the call has an output, including an output of None."""
         return "output" in self.model_fields_set
 
+    @property
+    def failed(self) -> bool:
+        """True if the output is the error of a tool that failed: `extra` has `"failed": true`."""
+        return self.extra.get("failed") is True
+
     def copied(self) -> Self:
         """Return a copy that shares no list and no dict with this call."""
         values = {name: value if type(value) is str else copied(value) for name, value in self.__dict__.items()}
@@ -110,12 +115,7 @@ class ToolCall(Value):
             Arguments that are not text become JSON text, and None becomes `{}`. If `extra` has the type `custom`:
             `{"id": …, "type": "custom", "custom": {"name": …, "input": …}}`.
         """
-        extra = dict(self.extra)
-        kind = "custom" if extra.get("type") == "custom" else "function"
-        value = {} if self.arguments is None and kind == "function" else self.arguments
-        arguments = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-        body = {"name": self.name, _ARGUMENTS[kind]: arguments} | extra.pop(kind, {})
-        return {"id": self.id, "type": kind, kind: body} | extra
+        return written_call(self)
 
 
 class Payload(Value):
@@ -197,6 +197,7 @@ class MessageFields(TypedDict, total=False):
     sent: Any
 
 
+_FAILED: Final = {"failed": True}
 _STORED_FIELDS: Final = frozenset({"seq", "created_at"})
 
 
@@ -271,14 +272,23 @@ class Message(Value):
         """
         return cls(role=MessageRole.ASSISTANT, content=content, **fields)
 
+    @property
+    def failed(self) -> bool:
+        """True for the result of a tool that failed: `extra` has `"failed": true`."""
+        return self.extra.get("failed") is True or self.extra.get("is_error") is True
+
     @classmethod
-    def tool(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+    def tool(cls, content: Any = None, *, failed: bool = False, **fields: Unpack[MessageFields]) -> Self:
         """Create a message with the role `tool`: the result of one or more tool calls.
 
         Args:
             content: The result of the call with the id `tool_call_id`: any JSON, usually text.
+            failed: If the tool failed, and the content is the error for the model. It is stored in `extra`, as
+                `"failed": true`. If `tool_calls` have outputs, an `extra` of a call can say the same of this call.
             **fields: Any other field of `Message`, among them `tool_call_id`, or `tool_calls` with an `output` each.
         """
+        if failed:
+            fields["extra"] = fields.get("extra", {}) | _FAILED
         return cls(role=MessageRole.TOOL, content=content, **fields)
 
     @classmethod
@@ -373,12 +383,6 @@ def as_asked(message: Message) -> dict[str, Any]:
     if message.tool_calls:
         asked["tool_calls"] = [call.to_openai() for call in message.tool_calls]
     return asked | message.extra
-
-
-def as_text(output: Any) -> str:
-    """Return the output of a tool as text for a model: text and text blocks as they are, anything else as JSON."""
-    text = text_of(output)
-    return json.dumps(output, ensure_ascii=False) if text is None else text
 
 
 class Diff(Value):
@@ -604,63 +608,6 @@ class Draft(Value):
     text: str
     created_at: AwareDatetime
     updated_at: AwareDatetime
-
-
-class BegunCall(Value):
-    """A tool call that was begun, as `Conversation.calls.list` returns it.
-
-    Attributes:
-        key: The key of the session.
-        seq: The `seq` of the message that asks for the call.
-        position: The position of the call in the `tool_calls` of that message, from 0.
-        name: The name of the tool; "" if the message no longer has the call.
-        effect_key: The random key for the tool, `Effect.key`.
-        state: `running` until the time limit passes; `finished`, with a result; `unknown`, if the time limit passed
-            without a result, or if the result was deleted; or `retry`, if `calls.resolve` allowed the call to run
-            again.
-        begun_at: The time at which the call was last begun, in UTC.
-        until: The time limit of the call, in UTC.
-        result_seq: The `seq` of the message with the result, or None.
-    """
-
-    key: str
-    seq: int
-    position: int
-    name: str
-    effect_key: str
-    state: Literal["running", "finished", "unknown", "retry"]
-    begun_at: AwareDatetime
-    until: AwareDatetime
-    result_seq: int | None = None
-
-
-class Suspension(Value):
-    """A request for an answer from outside the program, such as an approval.
-
-    Attributes:
-        key: The key of the session.
-        id: The id of the suspension, for `Conversation.suspensions.answer_by_id`. It is not secret, unlike the `token`.
-        calls: The tool calls that wait for the answer, as pairs of the message's `seq` and the position of the call.
-        state: Any JSON that the program needs to continue, such as the run state of an agent framework.
-        reason: The text of the question, or None.
-        created_at: The time of the suspension, in UTC.
-        due_at: The time from which the suspension can no longer be answered, in UTC; None if it has no TTL.
-        answer: The answer, any JSON; None without an answer. `answered_at` tells an answer of None from no answer.
-        answered_at: The time of the answer, in UTC; None without an answer.
-        token: The secret text to pass to `Store.suspensions.answer`, for one answer. Only the result of
-            `Conversation.suspensions.create` has it, because the database stores only a digest; otherwise None.
-    """
-
-    key: str
-    id: str
-    calls: list[tuple[int, int]] = Field(default_factory=list)
-    state: Json = None
-    reason: str | None = None
-    created_at: AwareDatetime
-    due_at: AwareDatetime | None = None
-    answer: Json = None
-    answered_at: AwareDatetime | None = None
-    token: str | None = Field(default=None, exclude_if=absent, repr=False)
 
 
 class Compaction(Value):

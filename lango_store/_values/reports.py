@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from lango_store._values.model import MessageRole, OwedTurn, SessionInfo, Suspension
+from lango_store._values.model import MessageRole, OwedTurn, SessionInfo
 from lango_store._values.value import Value, absent
 
 
@@ -19,18 +19,6 @@ class Page(Value):
     """
 
     items: list[SessionInfo]
-    next: str | None = None
-
-
-class SuspensionPage(Value):
-    """One page of the suspensions that have no answer yet, oldest first.
-
-    Attributes:
-        items: The suspensions.
-        next: The cursor to pass to `Store.suspensions` for the next page; None on the last page.
-    """
-
-    items: list[Suspension]
     next: str | None = None
 
 
@@ -144,6 +132,14 @@ class Stats(Value):
         bytes: The size of the tables and their indexes on disk, in bytes.
         payload_bytes: The size of the payloads, the large strings that are stored separately from messages, in bytes.
         saved_bytes: The bytes that the payloads would need in addition if each message had its own copy.
+        owed_turns: The number of turns that live sessions are owed and that no process is running, without those that
+            were given up. `Store.owed` lists them.
+        owed_since: The time from which the first of these turns is due, in UTC; None without such turns.
+        given_up_turns: The number of turns that were given up. `Conversation.turns.retry` makes one due again.
+        unknown_calls: The number of tool calls of live sessions that may have run and have no result.
+            `Store.calls.unknown` lists them.
+        unanswered_suspensions: The number of suspensions of live sessions that wait for an answer. Expired suspensions
+            do not count.
         agents: The statistics of each agent, sorted by the number of messages, largest first.
         expiring: The number of sessions by the time until they expire: "expired", "within an hour", "within a day",
             "within a week", "within 30 days", "later" and "never". Each session is counted once.
@@ -158,6 +154,11 @@ class Stats(Value):
     bytes: int
     payload_bytes: int
     saved_bytes: int
+    owed_turns: int
+    owed_since: datetime | None
+    given_up_turns: int
+    unknown_calls: int = 0
+    unanswered_suspensions: int = 0
     agents: list[AgentStats]
     expiring: dict[str, int]
 

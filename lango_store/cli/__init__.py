@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from lango_store._rooms.tool_calls.commands import calls, suspensions
 from lango_store.cli import (
     adopt,
-    calls,
     changes,
     db,
     demo,
@@ -23,7 +23,6 @@ from lango_store.cli import (
     serve,
     sessions,
     streams,
-    suspensions,
     tail,
     turns,
     usage,

@@ -24,6 +24,12 @@ def adopt(
         str | None,
         option("URL", "Database to write to; may be the same one. Default: as for --url of other commands.", "--to"),
     ] = None,
+    table: Annotated[
+        str | None, option("TABLE", "Adopt only the sessions in this table. Default: all.", "--table")
+    ] = None,
+    prefix: Annotated[
+        str | None, option("TEXT", "Prefix of the session keys; pass it to the framework's adapter too.", "--prefix")
+    ] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Report what would be adopted. Write nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -52,6 +58,8 @@ def adopt(
                 store,
                 source_url,
                 source,
+                table=table,
+                prefix=prefix or "",
                 dry_run=dry_run,
                 on_session=on_session,
                 on_rows=lambda rows: update(advance=rows),

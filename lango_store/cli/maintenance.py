@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich import filesize
 
-from lango_store._values.reports import ExpiryReport
+from lango_store._values.reports import ExpiryReport, Finding, Stats
 from lango_store._values.usage import describe
 from lango_store.cli.metrics import print_metrics, tokens_and_cost
 from lango_store.cli.options import (
@@ -24,6 +24,8 @@ from lango_store.cli.options import (
 )
 from lango_store.cli.output import console, print_bars, print_json, print_table, printable, progress, quantity, say
 from lango_store.cli.sessions import COLUMNS, WIDE
+from lango_store.errors import DamagedDatabase
+from lango_store.store import Store
 
 INTERRUPTED = 130
 
@@ -156,6 +158,8 @@ def stats(
     if totals.payload_bytes:
         stored, saved = filesize.decimal(totals.payload_bytes), filesize.decimal(totals.saved_bytes)
         console().print(f"{stored} of payloads, {saved} saved by storing each once per session")
+    for finding in _waiting(totals):
+        console().print(f"{finding.detail}: {finding.remedy}")
     for row in used:
         console().print(f"usage of turns: {', '.join(describe(tokens_and_cost(row)))}")
     if not totals.sessions:
@@ -165,21 +169,64 @@ def stats(
     print_bars("By time to expiry", ("expires", "sessions"), totals.expiring.items())
 
 
+def _waiting(totals: Stats) -> list[Finding]:
+    """Return the work that waits, with what to do about it."""
+    since = "" if totals.owed_since is None else f"{totals.owed_since:%Y-%m-%d %H:%M:%S} UTC"
+    waiting = {
+        f"{quantity(totals.owed_turns, 'turn')} owed, the first due at {since}": (
+            totals.owed_turns,
+            "`lango-store owed` lists them; start workers, or more of them",
+        ),
+        f"{quantity(totals.given_up_turns, 'turn')} given up": (
+            totals.given_up_turns,
+            "`lango-store owed` prints the errors; remove the cause, and run `lango-store turns retry`",
+        ),
+        f"{quantity(totals.unknown_calls, 'unknown tool call')}": (
+            totals.unknown_calls,
+            "`lango-store calls` lists them; find out which have run, and run `lango-store calls resolve`",
+        ),
+        f"{quantity(totals.unanswered_suspensions, 'suspension')} without an answer": (
+            totals.unanswered_suspensions,
+            "`lango-store suspensions` lists them; answer them with `lango-store suspensions answer`",
+        ),
+    }
+    return [
+        Finding(name="waiting", subject="", detail=detail, remedy=remedy)
+        for detail, (number, remedy) in waiting.items()
+        if number
+    ]
+
+
+def _waiting_in(store: Store) -> list[Finding]:
+    try:
+        return _waiting(store.stats())
+    except DamagedDatabase as error:
+        return [Finding(name="check failed", subject="", detail=str(error), remedy="fix the findings above first")]
+
+
 def doctor(
     url: UrlOption = None,
     repair: Annotated[bool, flag("--repair", "Repair each problem that has only one correct repair.")] = False,
+    delete_unreadable: Annotated[
+        bool, flag("--delete-unreadable", "With --repair: also delete rows that cannot be read. Make a backup before.")
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Check the store, and print each problem with its remedy.
 
     Exit code 1 if a problem remains. Warnings about settings of the
-    database do not change the exit code.
+    database, and work that waits (owed turns, unknown tool calls, and
+    suspensions without an answer), do not change the exit code.
     """
     announcement = "repairing" if repair and not json_ else None
     with open_store(url, announcement) as store, progress("checking", quiet=json_) as update:
         findings = store.maintenance.examine(
-            repair=repair, on_check=lambda name: update(description=f"checking: {name}")
+            repair=repair,
+            delete_unreadable=delete_unreadable,
+            on_check=lambda name: update(description=f"checking: {name}"),
         )
+        if not any(finding.name == "schema" for finding in findings):
+            findings += _waiting_in(store)
     for finding in findings:
         if json_:
             print_json(finding)
@@ -188,5 +235,5 @@ def doctor(
             print(printable(f"{finding.name}: {finding.detail}\n  {state}"))
     if not (findings or json_):
         print("no problems found")
-    if any(not finding.repaired for finding in findings if finding.name != "settings"):
+    if any(not finding.repaired for finding in findings if finding.name not in ("settings", "waiting")):
         raise typer.Exit(1)

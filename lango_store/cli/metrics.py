@@ -1,6 +1,7 @@
 """Metrics in the text format of Prometheus."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from lango_store._values.reports import Stats, UsageRow
@@ -14,6 +15,11 @@ _HELP: Final = {
     "tokens": "Tokens of messages, without records.",
     "bytes": "Size of the tables and their indexes on disk.",
     "payload_bytes": "Size of the large strings that are stored separately from messages.",
+    "owed_turns": "Turns that wait for a worker: see lango-store owed.",
+    "oldest_owed_seconds": "How long the first of these turns has been due. If it grows, start more workers.",
+    "given_up_turns": "Turns that were given up. Find the cause with lango-store owed, then run turns retry.",
+    "unknown_calls": "Tool calls that may have run and have no result. List them with lango-store calls.",
+    "unanswered_suspensions": "Questions that wait for an answer. List them with lango-store suspensions.",
     "input_tokens": "Tokens of prompts in the usage of turns.",
     "output_tokens": "Tokens of answers in the usage of turns.",
     "cached_tokens": "Tokens of prompts that were read from a cache, in the usage of turns.",
@@ -30,7 +36,10 @@ def tokens_and_cost(row: UsageRow) -> dict[str, int | float]:
 
 def print_metrics(totals: Stats, rows: Sequence[UsageRow]) -> None:
     """Print each metric with its help text. All are gauges, because a purge deletes turns, which decreases the sums."""
+    now = datetime.now(UTC)
+    age = max(0.0, (now - (totals.owed_since or now)).total_seconds())  # a turn may wait for its next attempt
     used = dict.fromkeys(_USAGE, 0) | (tokens_and_cost(rows[0]) if rows else {})
+    values = dict(totals) | used | {"oldest_owed_seconds": age}
     for name, text in _HELP.items():
         metric = f"lango_store_usage_{name}" if name in used else f"lango_store_{name}"
-        print(f"# HELP {metric} {text}\n# TYPE {metric} gauge\n{metric} {used.get(name, getattr(totals, name, 0))}")
+        print(f"# HELP {metric} {text}\n# TYPE {metric} gauge\n{metric} {values.get(name, 0)}")

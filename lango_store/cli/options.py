@@ -118,10 +118,11 @@ def open_store(url: str | None, announcement: str | None = None, *, option: str 
 
 def confirm(action: str, *, yes: bool) -> None:
     """Print a destructive action. Without `--yes`, ask for confirmation on a terminal, and refuse elsewhere."""
+    warning = f"{action} cannot be undone"
     if yes:
         say(action)
     elif sys.stdin.isatty():
-        say(f"{action} permanently")
+        say(warning)
         typer.confirm("Continue?", abort=True, err=True)
     else:
-        raise typer.BadParameter(f"{action} permanently: add --yes to confirm", param_hint="--yes")
+        raise ValueError(f"{warning}: add --yes to confirm")

@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from lango_store._values.content_blocks import parts_of, text_of
 from lango_store._values.model import Draft, Message, MessageRole, OpenTurn, SessionInfo, ToolCall
 from lango_store._values.usage import describe, numbers_of
 from lango_store.cli.output import one_line, printable, quantity
+from lango_store.content import text_of, texts_of
 from lango_store.errors import DamagedMessage
 
 _MAX_LINES, _MAX_LINE = 12, 1_000
@@ -94,7 +94,7 @@ def _call(call: ToolCall) -> str:
 
 
 def _content(content: Any) -> str:
-    parts = parts_of(content)
+    parts = texts_of(content)
     if parts is not None:
         return "\n".join(map(_plain, parts))
     return content if isinstance(content, str) else _json(content, indent=2)

@@ -8,6 +8,7 @@ import typer
 
 from lango_store._engine.engine import read_only_engine
 from lango_store.cli.options import UrlOption, database, option
+from lango_store.errors import needs_extra
 from lango_store.store import Store
 
 
@@ -22,12 +23,10 @@ def serve(
 
     Requires the extra `web` of the package.
     """
-    try:
+    with needs_extra("web"):
         import uvicorn
 
-        from lango_store import web
-    except ImportError as error:
-        raise typer.BadParameter(f"{error.name} is not installed: pip install 'lango-store[web]'") from None
+    from lango_store import web
 
     url = database(url)
     engine = read_only_engine(url)

@@ -1,25 +1,27 @@
 """`lango-store turns`: list the turns in progress, release their leases, and retry turns that were given up."""
 
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
 from lango_store._values.model import OpenTurn
 from lango_store.cli.options import (
+    Agent,
     JsonOption,
     Key,
+    Prefix,
     UrlOption,
+    User,
     YesOption,
     confirm,
     example,
-    flag,
     open_store,
     runs_command,
 )
 from lango_store.cli.output import Columns, print_items, printable, say
 from lango_store.errors import quoted
 
-app = typer.Typer(invoke_without_command=True, epilog=example("turns --open --url sqlite:///agent.db"))
+app = typer.Typer(invoke_without_command=True, epilog=example("turns --user ann --url sqlite:///agent.db"))
 
 COLUMNS: Final[Columns[OpenTurn]] = {
     "key": lambda turn: turn.key,
@@ -33,11 +35,13 @@ _NO_TURN: Final = "no turn is open"
 @app.callback()
 def turns(
     context: typer.Context,
-    open_: Annotated[bool, flag("--open", "List the open turns of all live sessions.")] = False,
+    user: User = None,
+    agent: Agent = None,
+    prefix: Prefix = None,
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List open turns with `turns --open`, and release their leases.
+    """List the open turns of live sessions, and release their leases.
 
     The lease of a turn ends if the turn writes nothing for some time, by
     default 2 minutes, for example because its process died. Then another
@@ -49,13 +53,15 @@ def turns(
     the lease, `running` or `ended`. Control characters are escaped with a
     backslash.
     """
-    if runs_command(context, open_, url, json_):
-        return
-    if not open_:
-        print(context.get_help())
+    if runs_command(context, user, agent, prefix, url, json_):
         return
     with open_store(url) as store:
-        print_items(COLUMNS, [store.turns.in_progress()], as_json=json_, none=_NO_TURN)
+        print_items(
+            COLUMNS,
+            [store.turns.in_progress(user_id=user, agent_id=agent, key_prefix=prefix)],
+            as_json=json_,
+            none=_NO_TURN,
+        )
 
 
 @app.command(epilog=example("turns retry telegram:42 --url sqlite:///agent.db"))

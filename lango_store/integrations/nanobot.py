@@ -15,18 +15,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from nanobot.providers.base import ProviderConversationState
-from nanobot.session.manager import (
-    Session,
-    SessionInfo,
-    SessionMetadataPayload,
-    SessionPayload,
-    _message_preview_text,  # for previews equal to nanobot's own; the extra pins the version
-    _metadata_title,
-)
-
 from lango_store import Conflict, DamagedMessage, Message, MessageRole, SessionExists, SessionNotFound, Store
 from lango_store import SessionInfo as StoredInfo
+from lango_store.errors import needs_extra
 from lango_store.integrations.adapter import create_session, retry_conflicts
 from lango_store.integrations.fields import mapping
 from lango_store.interchange.moments import moment
@@ -38,6 +29,17 @@ from lango_store.interchange.nanobot_lines import (
     metadata_out,
     title_of,
 )
+
+with needs_extra("nanobot"):
+    from nanobot.providers.base import ProviderConversationState
+    from nanobot.session.manager import (
+        Session,
+        SessionInfo,
+        SessionMetadataPayload,
+        SessionPayload,
+        _message_preview_text,  # for previews equal to nanobot's own; the extra pins the version
+        _metadata_title,
+    )
 
 Line = dict[str, Any]
 

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from lango_store._operations.binds import SESSION, SHARED_VALUE
 from lango_store._operations.maintenance.portable_rows import Fields, RowEncoder
-from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
 from lango_store._operations.maintenance.transfer import Row
+from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store.errors import InvalidFile, InvalidValue, quoted
 from lango_store.interchange.backup_writing import KINDS, VERSION, SessionDigest
 from lango_store.interchange.fidelity import STRICT

@@ -7,13 +7,13 @@ import sqlalchemy as sa
 
 from lango_store._dialect import Moment
 from lango_store._features.named_values import rows as values
-from lango_store._features.tool_calls import suspensions
 from lango_store._operations.binds import MESSAGE, TURN
 from lango_store._operations.log import payloads
 from lango_store._operations.log.messages import MAX_SEQ
 from lango_store._operations.paging import Pages
 from lango_store._operations.rows import MESSAGE_COLUMNS, turn_json
 from lango_store._operations.session import sessions
+from lango_store._rooms.tool_calls import suspensions
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import decode_time
 from lango_store._values.model import Message, MessageRole, SessionFields

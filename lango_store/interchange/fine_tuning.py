@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from lango_store._values.content_blocks import text_of
-from lango_store._values.model import Message, as_text
+from lango_store._values.model import Message
 from lango_store._values.session import Session
+from lango_store.content import as_text, text_of
 from lango_store.errors import InvalidValue, quoted
 from lango_store.interchange.backups import export_to
 from lango_store.interchange.fidelity import json_bytes, mapping

@@ -25,6 +25,11 @@ def role_of(kind: str) -> MessageRole:
     return _ROLES.get(kind, MessageRole.USER)
 
 
+def kind_of(role: MessageRole) -> str:
+    """Return the type of LangChain's messages for a role."""
+    return _KINDS.get(role.canonical, "human")
+
+
 def message_of(stored: Mapping[str, Any]) -> Message:
     """Convert a message of LangChain; what has no field is stored in `extra`. Raises ValueError if it is not one."""
     kind, data = stored.get("type"), stored.get("data")
@@ -54,7 +59,7 @@ def _is_call(call: Any) -> bool:
 def stored_of(message: Message) -> dict[str, Any]:
     """Return the message of LangChain that `message_of` converted, or one for a message of another writer."""
     rest = mapping(message.extra.get(NAME)) or {
-        "type": _KINDS.get(message.role.canonical, "human"),
+        "type": kind_of(message.role),
         "data": _data(message),
     }
     data = mapping(rest.get("data")) | {"content": "" if message.content is None else message.content}

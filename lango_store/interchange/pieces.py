@@ -16,8 +16,8 @@ from lango_store._dialect import dialect_of
 from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.portable_rows import RowEncoder, decode_row
-from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
 from lango_store._operations.maintenance.transfer import Row
+from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store.errors import DamagedMessage, InvalidValue
 from lango_store.interchange.backup_writing import SessionDigest, row_line
 

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from lango_store._engine.untrusted_files import guard, guard_fault
 from lango_store._operations.binds import CHANGE, INBOX, IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
-from lango_store._operations.log import counters, payloads, removals
+from lango_store._operations.log import changes, counters, payloads, removals
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.portable_rows import RowEncoder
-from lango_store._operations.maintenance.session_tables import TABLES
 from lango_store._operations.maintenance.transfer import Row
 from lango_store._operations.rows import WAITING_FIELDS
+from lango_store._operations.session_tables import TABLES
 from lango_store._rows.columns import RoleColumn
 from lango_store._rows.encoding import checked_key
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownFeature
@@ -119,6 +119,9 @@ class _Salvage:
         for key, _ in list(payloads.unused(to)):
             payloads.release(to, key)
         removals.detach_misplaced(to)  # their turns may be lost
+        for key, table, number, seq in list(changes.orphans(to)):
+            changes.delete_orphans(to, key)
+            self._report(key, f"{number} rows of {table} belong to lost messages, such as {seq}")
         if self._revision() < "0107":  # the turns that forks copied are not marked
             older = (of_session(SESSION, TURN.c.session_key), TURN.c.created_at < SESSION.c.created_at)
             source = sa.select(SESSION.c.forked_from).where(*older).scalar_subquery()

@@ -6,11 +6,11 @@ model are numbered. What a client has to take back is replaced by a snapshot of 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -21,20 +21,21 @@ from lango_store._features.tail import reading
 from lango_store._features.tail.reading import Cursor
 from lango_store._features.turns_in_progress import running
 from lango_store._operations.log import messages as log
+from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._values.events import Appended, Changed, Event, Piece
-from lango_store._values.model import Message, MessageRole, Suspension, Turn
+from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.session import Session
-from lango_store._values.tool_blocks import has_failed
 from lango_store._values.usage import numbers_by_path, tokens
 from lango_store.aio import AsyncConversation
+from lango_store.content import AGUI, Call, Native, Note, Result, parts
 from lango_store.errors import InvalidCursor, quoted
 from lango_store.ui import streams
-from lango_store.ui.streams import TURN_ID, ChatRequest, blocks_of, frame, results_of
+from lango_store.ui.streams import TURN_ID, Calls, ChatRequest, Messages, frame, ignore
 
 Fields = dict[str, Any]
 
 _TEXT: Final = "TEXT_MESSAGE_CHUNK"
-_MEDIA: Final = ("image", "audio", "video", "document")
+_MEDIA: Final = ("image", "audio", "video", "document", "binary")
 _APPROVAL: Final = {
     "type": "object",
     "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
@@ -63,8 +64,8 @@ async def agui(
     Args:
         conversation: The conversation.
         turn_id: The id of a turn that has begun or was saved.
-        after: The id of the last frame that the client has received. Defaults to None: the stream begins with a
-            snapshot of the messages.
+        after: The id of the last frame that the client has received. With None (the default) or an empty id, the stream
+            begins with a snapshot of the messages.
         retry: How long to wait for the next attempt of a turn that ended without being saved. Then the stream ends with
             an error. Defaults to 10 seconds.
         heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
@@ -78,7 +79,11 @@ async def agui(
     """
     run = {"threadId": conversation.key, "runId": turn_id}
     opening = frame({"type": "RUN_STARTED"} | run)
-    writer = None if after is None else _Writer(turn_id, *_parse(after))
+    writer = None
+    if after:
+        writer = _Writer(turn_id, *_parse(after))
+        for message in await streams.earlier(conversation, writer.at.seq):
+            _shown(message, Counter(), writer.calls, ignore)
     while True:
         if writer is None:
             session, at = await streams.read(conversation, _load, turn_id)
@@ -92,7 +97,7 @@ async def agui(
                         yield opening + each
                         opening = ""
                     if isinstance(event, Turn):
-                        asked = await streams.open_suspensions(conversation, turn_id)
+                        asked = await streams.open_suspensions(conversation, turn_id, writer.calls.places)
                         yield opening + frame({"type": "RUN_FINISHED"} | run | _outcome(asked, event.usage))
                         return
             yield opening + frame({"type": "RUN_ERROR", "message": "the answer was not finished"})
@@ -162,10 +167,11 @@ class _Writer:
         self.at = at
         self._prefix = running.id_prefix(turn_id)
         self._answers = Counter({self._prefix: answers})
+        self.calls = Calls()
 
     def snapshot(self, session: Session) -> str:
         """Return all messages of a session as an event."""
-        messages = _messages(session.messages, self._answers)
+        messages = _messages(Messages(), session.messages, self._answers, self.calls)
         return frame({"type": "MESSAGES_SNAPSHOT", "messages": messages}, self._position)
 
     def frames(self, event: Event | Turn | None) -> Iterator[str]:
@@ -202,7 +208,7 @@ class _Writer:
 
     def _message(self, message: Message) -> list[Fields]:
         id, draft = self._draft_id(), self.at.length
-        shown = _shown(message, self._answers)
+        shown = _shown(message, self._answers, self.calls, ignore)
         if any(isinstance(each.get("content"), list) for each in shown):  # only snapshots have parts
             raise _Outdated
         events = [event for each in shown for event in _events(each)]
@@ -232,7 +238,7 @@ def _events(shown: Fields) -> Iterator[Fields]:
                 yield chunk | {"toolCallName": call["function"]["name"], "delta": call["function"]["arguments"]}
 
 
-def agui_messages(session: Session) -> list[Fields]:
+def agui_messages(session: Session) -> Messages:
     """Return the messages of a session as messages of AG-UI, for the `initialMessages` of an agent.
 
     The id is the id of the stored message, but the answers of a turn are numbered, so that each has the same id in the
@@ -244,67 +250,61 @@ def agui_messages(session: Session) -> list[Fields]:
     Returns:
         Messages as dicts of JSON.
     """
-    return _messages(session.messages, Counter())
+    return _messages(Messages(), session.messages, Counter(), Calls())
 
 
-def _messages(messages: list[Message], answers: Counter[str]) -> list[Fields]:
+def _messages(page: Messages, messages: list[Message], answers: Counter[str], calls: Calls) -> Messages:
     groups: list[list[Fields]] = []  # each message with the results of its calls
     owners: dict[str, list[Fields]] = {}
     for message in messages:
-        for each in _shown(message, answers):
+        for each in _shown(message, answers, calls, page.noting(message)):
             if each["role"] == "tool" and groups:
                 owners.get(each["toolCallId"], groups[-1]).append(each)
             else:
                 groups.append([each])
             for call in each.get("toolCalls", ()):
                 owners.setdefault(call["id"], groups[-1])
-    return [each for group in groups for each in group]
+    page += [each for group in groups for each in group]
+    return page
 
 
-def _shown(message: Message, answers: Counter[str]) -> list[Fields]:
+def _shown(message: Message, answers: Counter[str], calls: Calls, note: Note) -> list[Fields]:
     """Return the messages of AG-UI that show a message; `answers` counts the answers of each turn."""
     id, role = message.id or f"seq-{message.seq}", message.role.canonical
     if role is MessageRole.RECORD:
         return []
-    if role is MessageRole.TOOL:
-        failed = {"metadata": {"failed": True}} if has_failed(message) else {}
-        results = enumerate(results_of(message).items())
-        return [_result(f"{id}-{n}" if n else id, call, output) | failed for n, (call, output) in results]
-    blocks = [*blocks_of(message)]
-    texts = [block["text"] for block in blocks if block.get("type") == "text"]
-    text = "\n\n".join(texts)
-    if role is not MessageRole.ASSISTANT:
-        parts = [each for each in blocks if _is_part(each)]
-        is_plain = len(texts) == len(parts) or role is not MessageRole.USER
-        return [{"id": id, "role": str(role), "content": text if is_plain else parts}]
-    if match := TURN_ID.match(id):
+    is_answer = role is MessageRole.ASSISTANT
+    if is_answer and (match := TURN_ID.match(id)):
         id = f"{match[0]}-{answers[match[0]]}"
         answers[match[0]] += 1
-    thoughts = [block["text"] for block in blocks if block.get("type") == "reasoning"]
-    shown: list[Fields] = [
-        {"id": f"{id}-reasoning-{n}", "role": "reasoning", "content": thought} for n, thought in enumerate(thoughts)
-    ]
-    if text or message.tool_calls:
-        named = [(call.id, {"name": call.name, "arguments": _text(call.arguments)}) for call in message.tool_calls]
-        calls = [{"id": call, "type": "function", "function": function} for call, function in named]
+    kind = "system" if role is MessageRole.DEVELOPER else role._value_
+    results, asked, thoughts, content = [], [], [], []  # type: ignore[var-annotated]
+    for part in parts(message):
+        if isinstance(part, Native) and isinstance(part.like, Call | Result):
+            part = part.like
+        if isinstance(part, Result):
+            results.append(part)
+        elif isinstance(part, Call) and is_answer:
+            asked.append(AGUI.block(replace(part, id=calls.add(message.seq, len(asked), part)), kind, note))
+        elif (block := AGUI.block(part, kind, note)) is not None:
+            (thoughts if block.get("role") == "reasoning" else content).append(block)
+    texts = [block["text"] for block in content if block["type"] == "text" and block["text"]]
+    text = "\n\n".join(texts)
+    shown: list[Fields] = [{"id": f"{id}-reasoning-{n}", **thought} for n, thought in enumerate(thoughts)]
+    if is_answer and (text or asked):
         answer = {"id": id, "role": "assistant"} | ({"content": text} if text else {})
-        shown.append(answer | ({"toolCalls": calls} if calls else {}))
-    return shown + [_result(f"{id}-{call.id}", call.id, call.output) for call in message.tool_calls if call.answered]
-
-
-def _is_part(block: Fields) -> bool:
-    """Return True for a block that is a part of AG-UI; other image blocks of providers have the same type."""
-    source = block.get("source")
-    is_file = block.get("type") in _MEDIA and isinstance(source, dict) and isinstance(source.get("value"), str)
-    return is_file or block.get("type") == "text"
-
-
-def _result(id: str, call: str | None, output: Any) -> Fields:
-    return {"id": id, "role": "tool", "toolCallId": call or "", "content": _text(output)}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+        shown.append(answer | ({"toolCalls": asked} if asked else {}))
+    elif not is_answer and role is not MessageRole.TOOL and (content or not results):
+        is_plain = all(block["type"] == "text" for block in content)
+        shown.append({"id": id, "role": str(role), "content": text if is_plain else content})
+    named = id if role is MessageRole.TOOL else f"{id}-result"
+    for number, result in enumerate(results):
+        call = calls.answered(result)
+        if call is None:
+            note(f"the result {result.id!r} has no call on the page")
+        block = AGUI.block(replace(result, id=call or result.id), "assistant", note) or {}
+        shown.append({"id": f"{named}-{number}" if number else named, **block})
+    return shown
 
 
 def from_agui(body: Mapping[str, Any]) -> ChatRequest:

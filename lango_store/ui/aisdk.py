@@ -6,11 +6,11 @@ is the text of a step that has not ended: `reset-step` takes it back if another 
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, cast
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -20,17 +20,18 @@ from lango_store._dialect import Moment
 from lango_store._features.tail import reading
 from lango_store._features.tail.reading import Cursor
 from lango_store._features.turns_in_progress import running
+from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._values.events import Appended, Changed, Event, Piece
-from lango_store._values.model import Message, MessageRole, Suspension, ToolCall, Turn
+from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.session import Session
-from lango_store._values.tool_blocks import has_failed
 from lango_store.aio import AsyncConversation
+from lango_store.content import AISDK, Call, Native, Note, Part, Result, parts
+from lango_store.content.pages import output, tool_part
 from lango_store.ui import streams
-from lango_store.ui.streams import TURN_ID, ChatRequest, blocks_of, frame, results_of
+from lango_store.ui.streams import TURN_ID, Calls, ChatRequest, Messages, frame, ignore
 
 Chunk = dict[str, Any]
 
-_OWN_PARTS: Final = ("source-url", "source-document", "file")
 _OPEN: Final = "s"
 """The end of a position in the middle of a step."""
 
@@ -49,7 +50,8 @@ async def aisdk(
     Args:
         conversation: The conversation.
         turn_id: The id of a turn that has begun or was saved.
-        after: The id of the last frame that the client has received. Defaults to None, the start of the message.
+        after: The id of the last frame that the client has received. None (the default) and an empty id are the start
+            of the message.
         continues: True if the client continues its last message, as it does after it has sent an approval. Then the
             message gets no new id. Defaults to False.
         retry: How long to wait for the next attempt of a turn that ended without being saved. Then the stream ends with
@@ -63,15 +65,19 @@ async def aisdk(
         SessionNotFound: There is no such session, or it has expired.
         InvalidCursor: `after` is not the id of a frame.
     """
-    writer = _Writer(turn_id, is_open=after is not None and after.endswith(_OPEN))
-    writer.has_earlier_calls = continues or after is not None
-    if after is None:
+    after = after or ""
+    writer = _Writer(turn_id, is_open=after.endswith(_OPEN))
+    writer.has_earlier_calls = continues or bool(after)
+    if not after:
         start, writer.known = await streams.read(conversation, _start, turn_id)
         yield frame({"type": "start"} if continues else {"type": "start", "messageId": writer.id})
     else:
         start = after.removesuffix(_OPEN)
-        if writer.is_open:
-            yield frame({"type": "reset-step"})
+    if writer.has_earlier_calls:
+        for message in await streams.earlier(conversation, Cursor.of(start).seq):
+            _shown(message, writer.calls, ignore)
+    if after and writer.is_open:
+        yield frame({"type": "reset-step"})
     async with aclosing(streams.follow_turn(conversation, turn_id, start, retry, heartbeat)) as events:
         async for event in events:
             if event is None:
@@ -79,7 +85,7 @@ async def aisdk(
             elif isinstance(event, Turn):
                 if writer.draft:
                     yield frame({"type": "reset-step"})
-                for suspension, calls in await streams.open_suspensions(conversation, turn_id):
+                for suspension, calls in await streams.open_suspensions(conversation, turn_id, writer.calls.places):
                     for call in calls:
                         reason = {"reason": suspension.reason} if suspension.reason else {}
                         request = {"type": "tool-approval-request", "approvalId": suspension.id, "toolCallId": call}
@@ -140,7 +146,8 @@ class _Writer:
         self.is_open = is_open
         self.draft = self.stored = ""
         self.parts = self.known = 0
-        self.calls: set[str] = set()
+        self.calls = Calls()
+        self._streamed: set[str] = set()
         self.has_earlier_calls = False
 
     def chunks(self, event: Event) -> Iterator[tuple[str, Chunk]]:
@@ -182,50 +189,51 @@ class _Writer:
         return {"type": kind, "id": f"{self.parts}", **fields}
 
     def _message(self, message: Message, before: str, end: str) -> Iterator[tuple[str, Chunk]]:
-        if message.role.canonical is MessageRole.TOOL:
-            for chunk in _results(message):
-                if self.has_earlier_calls or chunk["toolCallId"] in self.calls:
-                    yield (before + _OPEN if self.is_open else end), chunk
-        elif message.role.canonical is MessageRole.ASSISTANT and self._is_ours(message):
-            for chunk in self._step(message):
+        if message.role is MessageRole.RECORD:
+            return
+        is_ours = message.role.canonical is MessageRole.ASSISTANT and self._is_ours(message)
+        shown, results = _shown(message, self.calls, ignore)
+        if is_ours:
+            for chunk in self._step(shown):
                 yield _position(before, chunk), chunk
-            if not _is_empty(message):
+            if shown:
                 self.is_open = False
                 yield end, {"type": "finish-step"}
+        for id, result in results:
+            if self.has_earlier_calls or id in self._streamed:
+                yield (before + _OPEN if self.is_open else end), _output(id, result)
 
     def _is_ours(self, message: Message) -> bool:
         match = TURN_ID.match(message.id or "")
         return message.id is not None and (match is None or match[0] == self.id)
 
-    def _step(self, message: Message) -> Iterator[Chunk]:
-        parts = _parts(message)
+    def _step(self, parts: list[Chunk]) -> Iterator[Chunk]:
+        shown = parts
         if self.draft:
             text = parts[0]["text"] if parts and parts[0]["type"] == "text" else ""
             if text.startswith(self.draft):
                 if rest := text[len(self.draft) :]:
                     yield self._part("text-delta", delta=rest)
                 yield self._part("text-end")
-                parts = parts[1:]
+                shown = parts[1:]
             else:
                 yield {"type": "reset-step"}
             self.draft = ""
-        if _is_empty(message):
+        if not parts:
             return
         yield from self._begin_step()
-        for part in parts:
+        for part in shown:
             self.parts += 1
             kind = part["type"]
             if kind in ("text", "reasoning"):
                 yield self._part(f"{kind}-start")
                 yield self._part(f"{kind}-delta", delta=part["text"])
                 yield self._part(f"{kind}-end")
+            elif "toolCallId" in part:
+                self._streamed.add(part["toolCallId"])
+                yield from _tool_chunks(part)
             else:
                 yield part
-        for call in message.tool_calls:
-            self.calls.add(call.id)
-            yield _input(call)
-            if call.answered:
-                yield {"type": "tool-output-available", "toolCallId": call.id, "output": call.output}
 
 
 def _position(before: str, chunk: Chunk) -> str:
@@ -233,35 +241,50 @@ def _position(before: str, chunk: Chunk) -> str:
     return "" if chunk["type"] == "start-step" else before + _OPEN
 
 
-def _is_empty(message: Message) -> bool:
-    return not (message.tool_calls or _parts(message))
+def _shown(message: Message, calls: Calls, note: Note, page: str = "") -> tuple[list[Chunk], list[tuple[str, Result]]]:
+    """Return the parts of a UI message that show a message, and the results of calls of other messages."""
+    shown: list[Chunk] = []
+    results: list[tuple[str, Result]] = []
+    role, position = message.role.canonical._value_, 0
+    for part in parts(message):
+        is_provider = isinstance(part, Native) and part.form != AISDK.name and isinstance(part.like, Call | Result)
+        if isinstance(part, Native) and is_provider:
+            part = cast(Part, part.like)
+        if isinstance(part, Call) and role == "assistant":
+            tool = tool_part(replace(part, id=calls.add(message.seq, position, part, page)))
+            position += not is_provider
+            shown.append(tool | {"providerExecuted": True} if is_provider else tool)
+        elif isinstance(part, Result):
+            id = calls.answered(part)
+            own = [each for each in shown if id is not None and each.get("toolCallId") == id]
+            for each in own:
+                each |= output(part)
+            if id is None:
+                note(f"the result {part.id!r} has no call on the page, and is left out")
+            elif not own:
+                results.append((id, part))
+        elif (block := AISDK.block(part, role, note)) and block.get("text") != "":
+            shown.append(block)
+    return shown, results
 
 
-def _parts(message: Message) -> list[Chunk]:
-    """Return the text, the reasoning, the files and the sources of a message as parts of a UI message."""
-    return [each for each in blocks_of(message) if each.get("type") in ("text", "reasoning", *_OWN_PARTS)]
+def _tool_chunks(part: Chunk) -> Iterator[Chunk]:
+    """Yield the chunks of a call, and of its result if it has one."""
+    id, name = part["toolCallId"], part["type"].removeprefix("tool-")
+    chunk = {"type": "tool-input-available", "toolCallId": id, "toolName": name, "input": part["input"]}
+    ran: Chunk = {"providerExecuted": True} if "providerExecuted" in part else {}
+    yield chunk | ran
+    if part["state"] != "input-available":
+        fields: Chunk = {field: part[field] for field in ("output", "errorText") if field in part}
+        yield {"type": f"tool-{part['state']}", "toolCallId": id, **fields, **ran}
 
 
-def _input(call: ToolCall) -> Chunk:
-    arguments = call.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:  # a model can write text that is not JSON
-            arguments = call.arguments
-    return {"type": "tool-input-available", "toolCallId": call.id, "toolName": call.name, "input": arguments}
+def _output(id: str, result: Result) -> Chunk:
+    fields = output(result)
+    return {"type": f"tool-{fields.pop('state')}", "toolCallId": id, **fields}
 
 
-def _results(message: Message) -> Iterator[Chunk]:
-    for call, output in results_of(message).items():
-        if has_failed(message):
-            text = output if isinstance(output, str) else json.dumps(output)
-            yield {"type": "tool-output-error", "toolCallId": call, "errorText": text}
-        else:
-            yield {"type": "tool-output-available", "toolCallId": call, "output": output}
-
-
-def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> list[dict[str, Any]]:
+def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> Messages:
     """Return the messages of a session as UI messages, for the `messages` of `useChat`.
 
     The id of a UI message is the id of its first message, but the answers of a turn have one id that is the same in
@@ -272,41 +295,38 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
         suspensions: The suspensions of the session. Those without an answer become requests for approval.
 
     Returns:
-        UI messages as dicts of JSON.
+        UI messages as dicts of JSON. The `repairs` of the list name what a UI message cannot express.
     """
-    shown: list[dict[str, Any]] = []
+    page = Messages()
     answers: dict[str, dict[str, Any]] = {}
-    calls: dict[str, Chunk] = {}
+    tools: dict[str, Chunk] = {}
+    calls = Calls()
     waiting = {place: each for each in suspensions if each.answered_at is None for place in each.calls}
     for message in session.messages:
+        if message.role in (MessageRole.RECORD, MessageRole.DEVELOPER):
+            continue
         id = message.id or f"seq-{message.seq}"
-        if message.role.canonical is MessageRole.TOOL:
-            for result in _results(message):
-                if (part := calls.get(result["toolCallId"])) is not None:
-                    part |= result | {"type": part["type"], "state": result["type"].removeprefix("tool-")}
-        elif message.role.canonical is MessageRole.ASSISTANT and not _is_empty(message):
-            match = TURN_ID.match(id)
-            id = match[0] if match else id
+        match = TURN_ID.match(id)
+        id = match[0] if match else id
+        shown, results = _shown(message, calls, page.noting(message), id)
+        if message.role.canonical is MessageRole.ASSISTANT and shown:
             if id not in answers:
                 answers[id] = {"id": id, "role": "assistant", "parts": []}
-                shown.append(answers[id])
-            done = [{**part, "state": "done"} if "text" in part else part for part in _parts(message)]
+                page.append(answers[id])
+            done = [{**part, "state": "done"} if part["type"] in ("text", "reasoning") else part for part in shown]
             answers[id]["parts"] += [{"type": "step-start"}, *done]
-            for position, call in enumerate(message.tool_calls):
-                given = _input(call)
-                part = {"type": f"tool-{call.name}", "toolCallId": call.id, "input": given["input"]}
-                part["state"] = "input-available"
-                if suspension := waiting.get((message.seq, position)):
+            tools |= {part["toolCallId"]: part for part in done if "toolCallId" in part}
+            for place, suspension in waiting.items():
+                part = tools.get(calls.places.get(place, "")) if place[0] == message.seq else None
+                if part is not None and part["state"] == "input-available":
                     reason = {"requestReason": suspension.reason} if suspension.reason else {}
                     part |= {"state": "approval-requested", "approval": {"id": suspension.id, **reason}}
-                if call.answered:
-                    part |= {"state": "output-available", "output": call.output}
-                calls[call.id] = part
-                answers[id]["parts"].append(part)
-        elif message.role in (MessageRole.USER, MessageRole.SYSTEM):
-            parts = [part for part in _parts(message) if part["type"] in ("text", "file")]
-            shown.append({"id": id, "role": str(message.role), "parts": parts})
-    return shown
+        elif message.role in (MessageRole.USER, MessageRole.SYSTEM) and shown:
+            page.append({"id": message.id or f"seq-{message.seq}", "role": str(message.role), "parts": shown})
+        for call, result in results:
+            if (part := tools.get(call)) is not None:
+                part |= output(result)
+    return page
 
 
 def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:

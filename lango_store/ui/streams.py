@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import timedelta
 from time import monotonic
@@ -16,18 +16,20 @@ from lango_store import sse
 from lango_store._features.tail import reading
 from lango_store._features.tail.following import Reader, follow_async
 from lango_store._features.tail.reading import Cursor
-from lango_store._values.content_blocks import parts_of
+from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._values.events import Ended, Event, TurnBegan, TurnEnded
-from lango_store._values.model import Message, Suspension, Turn
+from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.value import Value
 from lango_store.aio import AsyncConversation
+from lango_store.content import Call, Note, Result
+from lango_store.window import Repair
 
 R = TypeVar("R")
 
+_EARLIER: Final = 100
+
 TURN_ID: Final = re.compile("turn[0-9a-f]{24}(?=[0-9a-f]{16})")
 """The beginning of the ids that the messages of a turn get."""
-
-_REASONING: Final = {"thinking": "thinking", "reasoning": "text"}
 
 
 class TurnStream(sse.Application):
@@ -45,7 +47,7 @@ class TurnStream(sse.Application):
         conversation = self._store.conversation(key)
         turn = await conversation.turns.in_progress()
         if turn is not None and turn.held:
-            position, heartbeat = sse.requested_position(scope) or None, timedelta(seconds=self._heartbeat)
+            position, heartbeat = sse.requested_position(scope), timedelta(seconds=self._heartbeat)
             async with aclosing(self.stream(conversation, turn.id, after=position, heartbeat=heartbeat)) as frames:
                 async for frame in frames:
                     yield frame.encode()
@@ -93,13 +95,29 @@ async def read(conversation: AsyncConversation, operation: Callable[..., R], tur
     return await conversation._threads.run(lambda: context.read_together(operation, conversation.key, turn_id))
 
 
-async def open_suspensions(conversation: AsyncConversation, turn_id: str) -> list[tuple[Suspension, list[str]]]:
-    """Return the suspensions without an answer whose calls a saved turn has, each with the ids of these calls."""
+async def earlier(conversation: AsyncConversation, seq: int) -> list[Message]:
+    """Return the last messages up to a seq, to find the calls of results if a client has already a part of a turn."""
+    messages = await conversation.all_messages(before=seq + 1, last=_EARLIER)
+    return [message for message in messages if message.role is not MessageRole.RECORD]
+
+
+async def open_suspensions(
+    conversation: AsyncConversation, turn_id: str, page: Mapping[tuple[int, int], str]
+) -> list[tuple[Suspension, list[str]]]:
+    """Return the suspensions without an answer whose calls a saved turn has, each with the ids of these calls.
+
+    `page` has the ids that calls have on the page, by the `seq` of the message and the position of the call.
+    """
     waiting = [each for each in await conversation.suspensions.list() if each.answered_at is None]
     turn = await conversation.turns.find(turn_id) if waiting else None
     messages = {} if turn is None else {each.seq: each for each in turn.messages}
     calls = [  # an edit may have removed a call
-        [call.id for seq, at in each.calls if seq in messages for call in messages[seq].tool_calls[at : at + 1]]
+        [
+            page.get((seq, at), call.id)
+            for seq, at in each.calls
+            if seq in messages
+            for call in messages[seq].tool_calls[at : at + 1]
+        ]
         for each in waiting
     ]
     return [(each, ids) for each, ids in zip(waiting, calls, strict=True) if ids]
@@ -111,27 +129,59 @@ def frame(fields: Mapping[str, Any], position: str | None = None) -> str:
     return f"{id}data: {json.dumps(fields)}\n\n"
 
 
-def blocks_of(message: Message) -> Iterator[dict[str, Any]]:
-    """Yield the content of a message as blocks: those of the types "text" and "reasoning" have a `text`."""
-    content = message.content
-    blocks: list[Any] = [content] if isinstance(content, str) else [json.dumps(content)] if content else []
-    if isinstance(content, list) and all(isinstance(block, dict) for block in content):
-        blocks = parts_of(content) or content
-    for block in blocks:
-        kind = None if isinstance(block, str) else block.get("type")
-        if isinstance(block, str):
-            if block:
-                yield {"type": "text", "text": block}
-        elif kind in _REASONING:
-            yield {"type": "reasoning", "text": str(block.get(_REASONING[kind]) or "")}
-        else:
-            yield block
+class Calls:
+    """The calls of a conversation with their ids on a page, where each call has another id that is not empty.
+
+    Providers repeat ids, or give none. Results are found as in prompts: by the id, otherwise by the name and the order.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[int, int], str] = {}
+        """The ids on the page, by the `seq` of the message and the position of the call."""
+        self._ids: set[tuple[str, str]] = set()
+        self._newest: dict[str, str] = {}
+        self._open: list[tuple[int, Call, str]] = []
+
+    def add(self, seq: int, position: int, call: Call, page: str = "") -> str:
+        """Add a call, and return its id on the page. Ids are different in each page that is named."""
+        id = call.id
+        if not id or (page, id) in self._ids:
+            id = f"{id or 'call'}-{seq}-{position}"
+        self._ids.add((page, id))
+        self._open.append((seq, call, id))
+        self.places[seq, position] = self._newest[call.id] = id
+        return id
+
+    def answered(self, result: Result) -> str | None:
+        """Return the id on the page of the call that a result answers; None if there is no such call."""
+        same = [each for each in self._open if result.id and each[1].id == result.id]
+        same = same or [each for each in self._open if not (each[1].id and result.id)]
+        same = [each for each in same if each[0] == same[-1][0]]
+        named = [each for each in same if each[1].name == result.name] or same
+        if not named:
+            return self._newest.get(result.id or "")
+        self._open.remove(named[0])
+        return named[0][2]
 
 
-def results_of(message: Message) -> dict[str | None, Any]:
-    """Return the outputs of a tool message by the ids of their calls."""
-    outputs: dict[str | None, Any] = {call.id: call.output for call in message.tool_calls if call.answered}
-    return outputs or {message.tool_call_id: message.content}
+class Messages(list[dict[str, Any]]):
+    """The messages of a page, as dicts of JSON.
+
+    Attributes:
+        repairs: What the protocol cannot express, so that the page does not show it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repairs: list[Repair] = []
+
+    def noting(self, message: Message) -> Note:
+        """Return a function that adds a repair of a message."""
+        return lambda text: self.repairs.append(Repair(seq=message.seq, kind="content", text=text))
+
+
+def ignore(_: str) -> None:
+    """Do not note what a stream cannot express: the messages of the page note it."""
 
 
 class ChatRequest(Value):

@@ -8,9 +8,8 @@ An assistant message that calls tools, together with the results of these calls,
 The returned lists have no records. In a list of messages, records count as 0 tokens.
 """
 
-from lango_store.window.blocks import Format
 from lango_store.window.entries import as_prompt
-from lango_store.window.formats import Prompt, prompt
+from lango_store.window.formats import Format, Prompt, prompt
 from lango_store.window.repair import Recorded, Repair, close_calls, recorded_calls
 from lango_store.window.trimming import (
     Count,

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lango_store._values.content_blocks import text_of
-from lango_store._values.model import Message, MessageRole, ToolCall, as_text
+from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store._values.value import copied
+from lango_store.content import as_text, text_of
 
 
 def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[str, Any]]:

@@ -9,14 +9,16 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Literal
 
-from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall, as_text
-from lango_store._values.tool_blocks import calls_in, results_in
+from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store._values.value import Value
-from lango_store.window.blocks import Note, is_blank, is_list_of_dicts, media_of
+from lango_store.content import Call, Entry, Form, Note, Result, Text, as_object, parts, read
+from lango_store.content.reading import output_of
+from lango_store.content.text import sound
 
 Recorded = Mapping[int, tuple[int, int]]
 """The calls of results: the `seq` of a result, with the `seq` of the message that asks for its call, and the position
@@ -28,6 +30,7 @@ UNFINISHED: Final = "The tool did not finish: its result is unknown."
 _ANY: Final = re.compile(r".+", re.DOTALL)
 _INTERRUPTED: Final = "(The answer was interrupted.)"
 _EMPTY: Final = "(The message was empty.)"
+_SURROGATES: Final = "halves of surrogate pairs, which no request can contain, are replaced"
 
 RepairKind = Literal[
     "empty message", "unfinished call", "second result", "result without a call", "late result", "id", "name",
@@ -67,18 +70,19 @@ class Rules:
 class _Exchange:
     """An assistant message with calls, and the result of each call that has one."""
 
-    message: Message
-    results: list[Message | None] = field(default_factory=list)
+    entry: Entry
+    calls: list[Call]
+    results: list[Entry | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.results = [None] * len(self.message.tool_calls)
+        self.results = [None] * len(self.calls)
 
 
 _Call = tuple[_Exchange, int]
 """A call: its exchange, and its position in the message."""
 
 
-def recorded_calls(calls: Iterable[BegunCall]) -> Recorded:
+def recorded_calls(calls: Iterable[Any]) -> Recorded:
     """Return the calls of results, for `prompt` and `close_calls`.
 
     Args:
@@ -103,21 +107,25 @@ def close_calls(messages: Sequence[Message], *, recorded: Recorded = NOTHING_REC
     Returns:
         The messages without records. An output in `tool_calls` becomes a message of its own.
     """
-    repairer = Repairer(None, recorded)
-    return repairer.paired(repairer.simple(messages))
+    repairer = Repairer(None, None, recorded)
+    return list(map(as_message, repairer.paired(repairer.entries(messages))))
 
 
 class Repairer:
     """Repairs a list of messages, and notes what it changed.
 
     Args:
+        form: The form of the prompt; None for messages, which stay as they are.
         rules: The ids and names that the format admits; None to leave ids, names and arguments as they are.
         recorded: The calls of results that are known, see `Recorded`.
         close: If calls without a result get one, and interrupted answers are followed by a user message.
     """
 
-    def __init__(self, rules: Rules | None, recorded: Recorded = NOTHING_RECORDED, *, close: bool = True) -> None:
+    def __init__(
+        self, form: Form | None, rules: Rules | None, recorded: Recorded = NOTHING_RECORDED, *, close: bool = True
+    ) -> None:
         self.repairs: list[Repair] = []
+        self._form = form
         self._rules = rules
         self._recorded = recorded
         self._close = close
@@ -125,188 +133,205 @@ class Repairer:
 
     def note(self, message: Message, kind: RepairKind, text: str) -> None:
         """Add a repair of a message."""
-        self.repairs.append(Repair(seq=message.seq, kind=kind, text=text))
+        repair = Repair(seq=message.seq, kind=kind, text=text)
+        if repair not in self.repairs[-1:]:
+            self.repairs.append(repair)
 
     def noting(self, message: Message) -> Note:
         """Return a function that adds a repair of a message's content."""
         return lambda text: self.note(message, "content", text)
 
-    def repaired(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages that a provider accepts, without records."""
-        paired = self.paired(filter(self._is_sendable, self.simple(messages)))
+    def repaired(self, messages: Sequence[Message]) -> list[Entry]:
+        """Return the entries that a provider accepts, without records."""
+        paired = self.paired(filter(self._is_sendable, self.entries(messages)))
         prompt = list(self._with_notes(paired)) if self._close else paired
-        if all(message.role in INSTRUCTIONS for message in prompt):
+        if all(entry.role in INSTRUCTIONS for entry in prompt):
             others = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
             if others:
                 self.note(others[-1], "first message", "no other message can be sent, so a user message says so")
-                prompt.append(Message.user(_EMPTY))
+                prompt.append(Entry(None, "user", [Text(_EMPTY)], self.noting(others[-1])))
         return prompt
 
-    def paired(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages with each result after its call; calls without a result get one if `close` is set."""
-        prompt: list[Message] = []
-        for entry in self._exchanges(messages):
-            prompt += self._flat(entry) if isinstance(entry, _Exchange) else [entry]
+    def paired(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries with each result after its call; calls without a result get one if `close` is set."""
+        prompt: list[Entry] = []
+        for each in self._exchanges(entries):
+            prompt += self._flat(each) if isinstance(each, _Exchange) else [each]
         return prompt
 
-    # Messages without the forms that only one provider knows
-
-    def _is_sendable(self, message: Message) -> bool:
-        if message.role.canonical is MessageRole.TOOL or message.tool_calls or not is_blank(sent(message)):
+    def _is_sendable(self, entry: Entry) -> bool:
+        if entry.role == "tool" or (self._form is not None and any(map(self._form.sends, entry.parts))):
             return True
-        self.note(message, "empty message", f"a {message.role.value} message without text or calls is left out")
+        self.note(entry.message, "empty message", f"a {entry.role} message without text or calls is left out")
         return False
 
-    def simple(self, messages: Iterable[Message]) -> Iterator[Message]:
-        """Yield the messages without records, each either with calls or with one result at most."""
+    def entries(self, messages: Iterable[Message]) -> Iterator[Entry]:
+        """Yield an entry for each message that is not a record, and for each result of a tool."""
         for message in messages:
             if message.role is MessageRole.RECORD:
                 continue
-            if message.tool_calls or isinstance(sent(message), list):
-                yield from self._split(message)
-            else:
-                yield message
-
-    def _split(self, message: Message) -> Iterator[Message]:
-        """Split a message into one whose calls have no outputs, and one message for each output."""
-        content = sent(message)
-        is_assistant = message.role.canonical is MessageRole.ASSISTANT
-        is_result = message.role.canonical is MessageRole.TOOL
-        if is_list_of_dicts(content):
-            rest, calls = calls_in(content, message.tool_calls)
-            rest, results = results_in(rest)
-            if len(rest) < len(content):
-                changes = {"content": rest, "sent": None, "tool_calls": [*message.tool_calls, *calls]}
-                message = message.model_copy(update=changes)
-                for result in results:
-                    yield result.model_copy(update={"seq": message.seq, "created_at": message.created_at})
-                if is_blank(rest) and not message.tool_calls:
-                    return
-        outputs = [call for call in message.tool_calls if call.answered]
-        if message.tool_calls and not is_assistant:
-            asked = len(message.tool_calls) - len(outputs)
-            if asked:
+            role, note = message.role.canonical._value_, self.noting(message)
+            found = parts(message, partial(sound, on_fault=partial(note, _SURROGATES)))
+            results = [part for part in found if type(part) is Result]
+            if not results and (role == "assistant" or not any(type(part) is Call for part in found)):
+                yield Entry(message, role, found, note)
+                continue
+            rest = [part for part in found if type(part) is not Result]
+            if role != "assistant" and any(type(part) is Call for part in rest):
                 self.note(message, "calls of another role", f"calls of a {message.role.value} message are left out")
-            own = message.model_copy(update={"tool_calls": []})
-            covered = {call.id for call in outputs}
-            if not is_result or not outputs or (message.tool_call_id and message.tool_call_id not in covered):
-                yield own
-        elif outputs:
-            yield message.model_copy(update={"tool_calls": [_asked(call) for call in message.tool_calls]})
-        else:
-            yield message
-        for call in outputs:
-            fields = {"content": None, "sent": None, "tool_calls": [call], "extra": message.extra if is_result else {}}
-            named = {"role": MessageRole.TOOL, "tool_call_id": call.id or None, "name": call.name or None}
-            yield message.model_copy(update=fields | named)
+                rest = [part for part in rest if type(part) is not Call]
+            is_own = rest or (role != "tool" and any(result.block is None for result in results)) or not results
+            own = [Entry(message, role, rest, note)] if is_own else []
+            answers = [Entry(message, "tool", [result], note) for result in results]
+            yield from own + answers if role == "assistant" else answers + own
 
     # Exactly one result for each call
 
-    def _exchanges(self, messages: Iterable[Message]) -> list[Message | _Exchange]:
-        entries: list[Message | _Exchange] = []
+    def _exchanges(self, entries: Iterable[Entry]) -> list[Entry | _Exchange]:
+        exchanges: list[Entry | _Exchange] = []
         by_seq: dict[int, _Exchange] = {}
         known = set(self._recorded.values())
         open_calls: defaultdict[str, list[_Call]] = defaultdict(list)
         asker: _Exchange | None = None
-        for message in messages:
-            if message.role.canonical is not MessageRole.TOOL:
+        for entry in entries:
+            seq = entry.message.seq
+            if entry.role != "tool":
                 asker = None
-                if message.tool_calls:
-                    asker = by_seq[message.seq] = _Exchange(message)
-                    for index, call in enumerate(message.tool_calls):
-                        if (message.seq, index) not in known:
+                if calls := entry.calls:
+                    asker = by_seq[seq] = _Exchange(entry, calls)
+                    for index, call in enumerate(calls):
+                        if (seq, index) not in known:
                             open_calls[call.id].append((asker, index))
-                entries.append(asker or message)
+                exchanges.append(asker or entry)
                 continue
-            if message.seq in self._recorded:
-                seq, index = self._recorded[message.seq]
-                target = (by_seq[seq], index) if seq in by_seq and index < len(by_seq[seq].results) else None
-            elif (target := _call_of(message, asker, open_calls)) is not None:
-                open_calls[target[0].message.tool_calls[target[1]].id].remove(target)
+            if seq in self._recorded:
+                asked, index = self._recorded[seq]
+                target = (by_seq[asked], index) if asked in by_seq and index < len(by_seq[asked].results) else None
+            elif (target := _call_of(entry.parts[0], asker, open_calls)) is not None:
+                open_calls[target[0].calls[target[1]].id].remove(target)
             if target is None:
-                self._leave_out(message, asker)
+                self._leave_out(entry, asker)
                 continue
             exchange, index = target
             if exchange.results[index] is not None:
-                self._leave_out(message, exchange)
+                self._leave_out(entry, exchange)
                 continue
-            exchange.results[index] = message
+            exchange.results[index] = entry
             if exchange is not asker:
-                self.note(message, "late result", f"moved behind message {exchange.message.seq}, which asks for it")
-        return entries
+                self.note(
+                    entry.message,
+                    "late result",
+                    f"moved behind message {exchange.entry.message.seq}, which asks for it",
+                )
+        return exchanges
 
-    def _leave_out(self, message: Message, asker: _Exchange | None) -> None:
-        ids = [] if asker is None else [call.id for call in asker.message.tool_calls]
-        kind: RepairKind = "second result" if message.tool_call_id in ids else "result without a call"
-        self.note(message, kind, f"result {message.tool_call_id!r} is left out")
+    def _leave_out(self, entry: Entry, asker: _Exchange | None) -> None:
+        ids = [] if asker is None else [call.id for call in asker.calls]
+        kind: RepairKind = "second result" if entry.parts[0].id in ids else "result without a call"
+        self.note(entry.message, kind, f"result {entry.parts[0].id!r} is left out")
 
     # Ids, names and arguments
 
-    def _flat(self, exchange: _Exchange) -> Iterator[Message]:
-        message = exchange.message
-        calls = message.tool_calls if self._rules is None else self._valid_calls(message, self._rules)
-        if any(new is not old for new, old in zip(calls, message.tool_calls, strict=True)):
-            message = message.model_copy(update={"tool_calls": calls})
-        yield message
+    def _flat(self, exchange: _Exchange) -> Iterator[Entry]:
+        entry, message = exchange.entry, exchange.entry.message
+        calls = exchange.calls if self._rules is None else self._valid_calls(message, exchange.calls, self._rules)
+        if any(new is not old for new, old in zip(calls, exchange.calls, strict=True)):
+            remaining = iter(calls)
+            entry.parts = [next(remaining) if type(part) is Call else part for part in entry.parts]
+        yield entry
         for call, result in zip(calls, exchange.results, strict=True):
             if result is not None:
                 if self._rules is not None:
-                    result = _under(call, result)
+                    part = result.parts[0]
+                    name = part.name and call.name
+                    if (part.id, part.name) != (call.id, name):
+                        result.parts = [replace(part, id=call.id, name=name)]
                 yield result
             elif self._close:
                 self.note(message, "unfinished call", f"call {call.id!r} has no result: the prompt says so")
-                added = Message.tool(UNFINISHED, tool_call_id=call.id or None, name=call.name or None)
-                yield added.model_copy(update={"extra": {"failed": True}})
+                yield Entry(None, "tool", [Result(call.id or None, call.name or None, UNFINISHED, True)], entry.note)
 
-    def _valid_calls(self, message: Message, rules: Rules) -> list[ToolCall]:
-        calls: list[ToolCall] = []
-        for position, call in enumerate(message.tool_calls):
+    def _valid_calls(self, message: Message, calls: Sequence[Call], rules: Rules) -> list[Call]:
+        valid: list[Call] = []
+        for position, call in enumerate(calls):
             changes: dict[str, Any] = {}
             if call.id in self._ids or not (rules.ids or _ANY).fullmatch(call.id):
                 changes["id"] = self._new_id(f"call_{message.seq}_{position}")
                 if rules.ids is not None:
                     self.note(message, "id", f"id {call.id!r} of a call is {changes['id']!r}")
             if not rules.names.fullmatch(call.name):
-                changes["name"] = valid_name(call.name)
+                name = valid_name(call.name)
+                changes["name"] = name if rules.names.fullmatch(name) else f"_{name}"[:64]
                 self.note(message, "name", f"name {call.name!r} of a tool is {changes['name']!r}")
             if call.extra.get("type") != "custom" and not _is_object(call.arguments):
                 changes["arguments"] = as_object(call.arguments)
                 if call.arguments is not None:
                     self.note(message, "arguments", "arguments that are no JSON object are replaced by one")
-            calls.append(call.model_copy(update=changes) if changes else call)
-            self._ids.add(calls[-1].id)
-        return calls
+            valid.append(replace(call, **changes) if changes else call)
+            self._ids.add(valid[-1].id)
+        return valid
 
     def _new_id(self, wanted: str) -> str:
         while wanted in self._ids:
             wanted += "_"
         return wanted
 
-    def _with_notes(self, messages: Sequence[Message]) -> Iterator[Message]:
-        for position, message in enumerate(messages):
-            yield message
-            following = messages[position + 1] if position + 1 < len(messages) else None
-            is_interrupted = message.extra.get("interrupted") is True and not message.tool_calls
-            is_followed = following is not None and following.role is MessageRole.USER
-            if is_interrupted and message.role.canonical is MessageRole.ASSISTANT and not is_followed:
-                self.note(message, "interrupted answer", "a user message says that the answer was interrupted")
-                yield Message.user(_INTERRUPTED)
+    def _with_notes(self, entries: Sequence[Entry]) -> Iterator[Entry]:
+        for position, entry in enumerate(entries):
+            yield entry
+            following = entries[position + 1] if position + 1 < len(entries) else None
+            is_interrupted = entry.role == "assistant" and entry.message.extra.get("interrupted") is True
+            if is_interrupted and not entry.calls and (following is None or following.role != "user"):
+                self.note(entry.message, "interrupted answer", "a user message says that the answer was interrupted")
+                yield Entry(None, "user", [Text(_INTERRUPTED)], entry.note)
+
+
+def as_message(entry: Entry) -> Message:
+    """Return an entry as a message: a stored one if it is the same, otherwise a copy with its calls in `tool_calls`."""
+    message, part = entry.message, entry.parts[0] if entry.parts else None
+    if message is None:  # an entry that was added
+        if isinstance(part, Result):
+            return Message.tool(part.content, tool_call_id=part.id, name=part.name, failed=part.failed)
+        return Message(role=MessageRole(entry.role), content=part.text if isinstance(part, Text) else None)
+    if isinstance(part, Result):
+        return _result_message(message, part)
+    content = message.content if message.sent is None else message.sent
+    is_split = isinstance(content, list) and any(isinstance(each, Call | Result) for each in read(content))
+    if not is_split and all(call in entry.parts for call in message.tool_calls):
+        return message  # type: ignore[no-any-return]
+    changes: dict[str, Any] = {"tool_calls": [_tool_call(message, call) for call in entry.calls]}
+    if is_split:
+        rest = [each for each in entry.parts if type(each) is not Call and each.block is not None]
+        changes |= {"content": [each.block for each in rest], "sent": None}
+    return message.model_copy(update=changes)  # type: ignore[no-any-return]
+
+
+def _result_message(message: Message, result: Result) -> Message:
+    outputs = [call for call in message.tool_calls if call.answered]
+    same = [call for call in outputs if (call.id or None, call.name or None) == (result.id, result.name)]
+    same = [call for call in same if output_of(call).content == result.content] or same
+    is_result = message.role.canonical is MessageRole.TOOL
+    fields: dict[str, Any] = {"role": MessageRole.TOOL, "tool_call_id": result.id, "name": result.name, "sent": None}
+    if result.block is None and same:
+        fields |= {"content": None, "tool_calls": same[:1], "extra": message.extra if is_result else {}}
+    elif result.block is None:
+        return message.model_copy(update={"tool_calls": []}) if message.tool_calls else message
+    else:
+        fields |= {"content": result.content, "tool_calls": [], "extra": {"failed": True} if result.failed else {}}
+    return message.model_copy(update=fields)
+
+
+def _tool_call(message: Message, call: Call) -> ToolCall:
+    for each in message.tool_calls:
+        if (each.id, each.name) == (call.id, call.name):
+            fields = {name: value for name, value in each if name in each.model_fields_set and name != "output"}
+            return ToolCall(**fields) if each.answered else each
+    return ToolCall(id=call.id, name=call.name, arguments=call.arguments, extra=call.extra)
 
 
 def valid_name(name: str) -> str:
     """Return a name of a tool or a participant with at most 64 letters, digits, `_` and `-`."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unknown"
-
-
-def as_object(arguments: Any) -> dict[str, Any]:
-    """Return the arguments of a call as an object; arguments that are none become its field `arguments`."""
-    if isinstance(arguments, str):
-        try:
-            value = json.loads(arguments or "{}")
-        except ValueError:
-            value = arguments
-        arguments = value if isinstance(value, dict) else arguments
-    return arguments if isinstance(arguments, dict) else {} if arguments is None else {"arguments": arguments}
 
 
 def _is_object(arguments: Any) -> bool:
@@ -318,34 +343,11 @@ def _is_object(arguments: Any) -> bool:
         return False
 
 
-def _call_of(result: Message, asker: _Exchange | None, open_calls: Mapping[str, Sequence[_Call]]) -> _Call | None:
+def _call_of(result: Result, asker: _Exchange | None, open_calls: Mapping[str, Sequence[_Call]]) -> _Call | None:
     """Find the open call of a result: by its id in the last message that has it, otherwise by name and order."""
-    calls = open_calls.get(result.tool_call_id, ()) if result.tool_call_id else ()
+    calls = open_calls.get(result.id, ()) if result.id else ()
     if not calls and asker is not None:
-        ids = {""} if result.tool_call_id else {call.id for call in asker.message.tool_calls}
+        ids = {""} if result.id else {call.id for call in asker.calls}
         calls = sorted((each for id in ids for each in open_calls.get(id, ()) if each[0] is asker), key=itemgetter(1))
-    calls = [each for each in calls if each[0].message.tool_calls[each[1]].name == result.name] or calls
+    calls = [each for each in calls if each[0].calls[each[1]].name == result.name] or calls
     return next(each for each in calls if each[0] is calls[-1][0]) if calls else None
-
-
-def _under(call: ToolCall, result: Message) -> Message:
-    """Return a result with the id and the name of its call, and its output as the content."""
-    name = result.name and call.name
-    if not result.tool_calls and (result.tool_call_id, result.name) == (call.id, name):
-        return result
-    changes = {"content": sent(result), "sent": None, "tool_calls": [], "tool_call_id": call.id, "name": name}
-    return result.model_copy(update=changes)
-
-
-def _asked(call: ToolCall) -> ToolCall:
-    fields = {name: value for name, value in call if name in call.model_fields_set and name != "output"}
-    return ToolCall(**fields)
-
-
-def sent(message: Message) -> Any:
-    """Return the content that the model receives; for the output of a tool, as text if a format has no other form."""
-    if message.tool_calls and message.role.canonical is MessageRole.TOOL:
-        output = message.tool_calls[0].output
-        has_media = is_list_of_dicts(output) and any(map(media_of, output))
-        return output if has_media or isinstance(output, dict) else as_text(output)
-    return message.content if message.sent is None else message.sent

@@ -146,7 +146,6 @@ def test_document_shows_stored_images(block: dict[str, Any]) -> None:
         "data:image/svg+xml;base64,PHN2Zz4=",
         "data:text/html;base64,PGI+",
         f'{URI}" onerror="run()',
-        f"{URI}\n",
         "",
         None,
     ],

@@ -34,7 +34,7 @@ def open_turns(url: str) -> tuple[str, datetime, datetime]:
 
 def test_open_turns_are_written_to_a_pipe_as_tab_separated_lines(open_turns: tuple[str, datetime, datetime]) -> None:
     url, running, ended = open_turns
-    done = run("turns", "--open", "--url", url)
+    done = run("turns", "--url", url)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"tab\\tkey\tdead\t{ended.isoformat()}\tended",
@@ -45,7 +45,7 @@ def test_open_turns_are_written_to_a_pipe_as_tab_separated_lines(open_turns: tup
 
 def test_open_turns_are_printed_as_json_lines(open_turns: tuple[str, datetime, datetime]) -> None:
     url, running, _ = open_turns
-    done = run("turns", "--open", "--json", "--url", url)
+    done = run("turns", "--json", "--url", url)
     ended_turn, running_turn = map(json.loads, done.stdout.splitlines())
     assert (ended_turn["key"], ended_turn["held"]) == ("tab\tkey", False)
     assert (running_turn["key"], running_turn["id"], running_turn["held"]) == ("k", "alive", True)
@@ -54,7 +54,7 @@ def test_open_turns_are_printed_as_json_lines(open_turns: tuple[str, datetime, d
 
 def test_open_turns_are_shown_on_a_terminal_as_a_table(open_turns: tuple[str, datetime, datetime]) -> None:
     url, running, ended = open_turns
-    shown, code = run_on_terminal("turns", "--open", "--url", url)
+    shown, code = run_on_terminal("turns", "--url", url)
     assert code == 0, shown
     header, *lines = shown.splitlines()
     assert all(name in header for name in ("key", "turn", "lease ends (UTC)", "state"))
@@ -65,23 +65,15 @@ def test_open_turns_are_shown_on_a_terminal_as_a_table(open_turns: tuple[str, da
 
 
 def test_turns_command_prints_to_stderr_that_no_turn_is_open(url: str) -> None:
-    done = run("turns", "--open", "--url", url)
+    done = run("turns", "--url", url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no turn is open\n")
-    assert run("turns", "--open", "--json", "--url", url).stderr == ""
-
-
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_turns_command_without_the_open_option_prints_help(options: tuple[str, ...]) -> None:
-    done = run("turns", *options)
-    assert done.returncode == 0
-    assert "--open" in done.stdout
-    assert "release" in done.stdout
+    assert run("turns", "--json", "--url", url).stderr == ""
 
 
 @pytest.mark.slow
 def test_turns_command_refuses_options_before_a_subcommand(open_turns: tuple[str, datetime, datetime]) -> None:
     url, *_ = open_turns
-    for options in (("--url", url), ("--open",), ("--json",)):
+    for options in (("--url", url), ("--user", "ann"), ("--json",)):
         done = run("turns", *options, "release", "k", "--yes", environment={"LANGO_STORE_URL": url})
         assert done.returncode == 2
         assert "write options after `release`" in done.stderr

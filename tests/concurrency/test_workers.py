@@ -1,6 +1,7 @@
 """Workers beside each other: leases that are renewed, sessions that only one worker takes, and clean ends."""
 
 import asyncio
+import os
 import signal
 import threading
 from collections import Counter
@@ -14,7 +15,17 @@ from support.polling import until
 from support.processes import Program
 from support.working import answer
 
-from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, Conversation, Message, RunningTurn, Store
+from lango_store import (
+    AsyncConversation,
+    AsyncRunningTurn,
+    AsyncStore,
+    Conversation,
+    DatabaseUnavailable,
+    Message,
+    RunningTurn,
+    Store,
+)
+from lango_store._features.turns_in_progress import claims
 
 pytestmark = pytest.mark.slow
 
@@ -186,6 +197,153 @@ def test_error_that_a_handler_turns_into_a_cancellation_is_a_failed_attempt(stor
     assert (owed.given_up, owed.attempts, owed.error) == (True, 2, "CancelledError")
 
 
+def run_async(store: Store, handle: Any, **options: Any) -> int:
+    """Call `AsyncStore.work(once=True)`."""
+
+    async def main() -> int:
+        awaited = AsyncStore(store)
+        try:
+            return await awaited.work(handle, once=True, **options)
+        finally:
+            await awaited.close()
+
+    return asyncio.run(main())
+
+
+def test_handler_that_the_application_cancels_has_failed(store: Store) -> None:
+    put(store, "k")
+    calls = 0
+
+    async def handle(own: AsyncConversation, turn: AsyncRunningTurn) -> None:
+        nonlocal calls
+        calls += 1
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1_000)
+
+    assert run_async(store, handle) == 0
+    (owed,) = store.owed().items
+    assert (calls, owed.attempts, owed.error, owed.given_up) == (1, 1, "CancelledError", False)
+    assert owed.due_at is not None
+    assert store.work(answer, once=True) == 0  # it waits for its next attempt
+
+
+def test_turn_of_a_task_that_is_cancelled_before_it_begins_ends_with_its_lease(store: Store) -> None:
+    put(store, "k")
+
+    async def handle(own: AsyncConversation, turn: AsyncRunningTurn) -> None:
+        await turn.append(Message.assistant("answer"))
+
+    async def main() -> None:
+        def create(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+            task = asyncio.Task(coroutine, loop=loop, **options)
+            if coroutine.__name__ == "run" and not cancelled:
+                cancelled.append(task)
+                task.cancel()
+            return task
+
+        cancelled: list[Any] = []
+        asyncio.get_running_loop().set_task_factory(create)
+        awaited = AsyncStore(store)
+        assert await awaited.work(handle, once=True, lease=timedelta(seconds=0.3)) == 0
+        assert len(cancelled) == 1
+        while not await awaited.work(handle, once=True):
+            await asyncio.sleep(0.01)
+        await awaited.close()
+
+    asyncio.run(main())
+    assert contents(store.conversation("k").messages()) == ["question", "answer"]
+
+
+def test_turns_of_all_tasks_that_are_cancelled_at_once_are_given_back(store: Store) -> None:
+    """As at the end of `asyncio.run`, which cancels the worker and its handlers."""
+    put(store, "k")
+
+    async def main() -> None:
+        awaited, began = AsyncStore(store), asyncio.Event()
+
+        async def handle(own: AsyncConversation, turn: AsyncRunningTurn) -> None:
+            began.set()
+            await asyncio.sleep(1_000)
+
+        worker = asyncio.create_task(awaited.work(handle))
+        await began.wait()
+        for each in asyncio.all_tasks() - {asyncio.current_task()}:
+            each.cancel()
+        await asyncio.wait([worker])
+        await awaited.close()
+
+    asyncio.run(main())
+    (owed,) = store.owed().items
+    assert (owed.reason, owed.attempts, owed.error) == ("interrupted", 0, None)
+
+
+def test_handler_of_the_application_for_sigterm_is_called_and_restored(store: Store) -> None:
+    put(store, "a", "b")
+    received: list[int] = []
+
+    def own_handler(number: int, frame: object) -> None:
+        received.append(number)
+
+    def handle(own: Conversation, turn: RunningTurn) -> None:
+        answer(own, turn)
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: bool(received))
+
+    before = signal.signal(signal.SIGTERM, own_handler)
+    try:
+        assert store.work(handle, concurrency=1) == 1
+        assert received == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is own_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [each.key for each in store.owed().items] == ["b"]
+
+
+def test_handler_for_sigterm_that_is_set_during_the_work_stays(store: Store) -> None:
+    put(store, "k")
+
+    def own_handler(number: int, frame: object) -> None:
+        pass
+
+    async def handle(own: AsyncConversation, turn: AsyncRunningTurn) -> None:
+        signal.signal(signal.SIGTERM, own_handler)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert run_async(store, handle) == 1
+        assert signal.getsignal(signal.SIGTERM) is own_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("url", ["postgresql://127.0.0.1:1/x", "sqlite:////no/such/folder/agent.db"])
+def test_work_once_raises_if_the_database_cannot_be_reached(url: str) -> None:
+    with Store(url) as store, pytest.raises(DatabaseUnavailable):
+        store.work(answer, once=True)
+
+
+def test_worker_waits_for_a_database_that_cannot_be_reached(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, failed = claims.is_any_due, threading.Event()
+
+    def fail_once(*arguments: Any) -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise DatabaseUnavailable("no server")
+        return ask(*arguments)
+
+    monkeypatch.setattr(claims, "is_any_due", fail_once)
+    put(store, "k")
+    worker = Working(store, answer, poll=timedelta(milliseconds=50))
+    try:
+        until(lambda: bool(store.conversation("k").turns.list()))
+    finally:
+        worker.stop()
+    assert failed.is_set()
+
+
 SYNC = """
 import sys, time
 from datetime import timedelta
@@ -239,6 +397,8 @@ def test_interrupted_worker_gives_its_turn_back_at_once(store: Store, url: str, 
         assert worker.stdout.readline() == "began\n"
         worker.send_signal(signal.SIGINT)
         until(lambda: not is_running(store))
+        (owed,) = store.owed().items
+        assert (owed.reason, owed.attempts, owed.error) == ("interrupted", 0, None)
         assert store.work(answer, once=True) == 1
         store.conversation("a").values.set({"go": True})
         worker.communicate()

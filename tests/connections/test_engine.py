@@ -20,6 +20,7 @@ from support.factories import message
 from support.processes import run_program
 
 from lango_store import (
+    DatabaseError,
     DatabaseUnavailable,
     LangoStoreError,
     SessionExists,
@@ -68,6 +69,30 @@ def test_ping_and_doctor_name_a_driver_without_compiled_code(make_postgres: Make
     assert done.returncode == 0, done.stderr
     named = (done.stdout.count("without compiled code"), done.stderr.count("pip install 'lango-store[postgresql]'"))
     assert named == ((1, 1) if implementation == "python" else (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [("PREPARE _pg3_{} AS SELECT 1", "already exists"), ("DEALLOCATE ALL", "does not exist")],
+)
+def test_error_of_a_connection_with_the_statements_of_another_client_names_prepare_threshold(
+    make_postgres: MakeDatabase, statement: str, reason: str
+) -> None:
+    def load_often(store: Store) -> None:
+        for _ in range(10):  # often enough for the driver to prepare the statement
+            store.exists("k")
+
+    with Store(create_engine(make_postgres(), pool_size=1, max_overflow=0)) as store:
+        store.ping()
+        if reason == "does not exist":
+            load_often(store)
+        with store.engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            for number in range(20):  # unknown to psycopg, as if another client had sent it
+                driver.pgconn.exec_(statement.format(number).encode())
+        with pytest.raises(DatabaseError, match=rf"prepared statement .*{reason}; .*add \?prepare_threshold=none"):
+            load_often(store)
+        store.engine.dispose()
 
 
 def test_engine_sets_pragmas_on_each_sqlite_connection(make_sqlite: MakeDatabase) -> None:

@@ -46,7 +46,7 @@ COMMANDS = [
     ("sessions", "show", "k"),
     ("sessions", "touch", "k"),
     ("sessions", "delete", "k", "--yes"),
-    ("turns", "--open"),
+    ("turns",),
     ("turns", "release", "k", "--yes"),
     ("stats",),
     ("doctor",),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.factories import message, messages
 from support.statements import watched
 
-from lango_store import Message, Store, ToolCall, create_engine, window
+from lango_store import Message, MessageRole, Store, ToolCall, create_engine, window
 
 
 def contents(prompt: list[dict[str, Any]]) -> list[Any]:
@@ -154,3 +154,37 @@ def test_history_never_contains_a_tool_result_without_the_call(
                 called |= {call["id"] for call in each.get("tool_calls", ())}
                 assert each["role"] != "tool" or each["tool_call_id"] in called
         assert window.as_prompt(conversation.messages()) == window.as_prompt(stored)
+
+
+CALL = ToolCall(id="c1", name="find", arguments={})
+ASKED = [Message.system("s"), Message.user("u"), Message.assistant("a", tool_calls=[CALL])]
+RESULT = Message.tool("r", tool_call_id="c1")
+RECORD = Message(role=MessageRole.RECORD, content="n")
+
+
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
+@pytest.mark.parametrize("step", [None, 1, 3])
+@pytest.mark.parametrize(
+    "end",
+    [
+        [Message.system("x")],
+        [Message(role=MessageRole.DEVELOPER, content="x"), RECORD],
+        [RESULT],
+        [RESULT, RECORD, *[Message.system("x")] * 6, RECORD],
+        [Message.assistant("")],
+    ],
+)
+def test_limited_history_reaches_back_to_a_message_that_can_be_sent(
+    store: Store, end: list[Message], step: int | None, format: window.Format
+) -> None:
+    log = [*messages(200), *ASKED, *end]
+    conversation = store.open("k", messages=log)
+    most = range(len(end), len(end) + (step or 1) + 1)
+    allowed = [window.prompt(log[-1 - count :], format) for count in most]
+    assert conversation.history(last=1, step=step, format=format) in allowed
+
+
+def test_history_without_a_message_that_can_be_sent_has_all_instructions(store: Store) -> None:
+    conversation = store.open("k", messages=[Message.system("s"), Message.system("x")])
+    assert contents(conversation.history(last=1)) == ["s", "x"]
+    assert contents(conversation.history(last=0)) == ["s", "x"]

@@ -15,15 +15,15 @@ from support.prompt_rules import FORMATS, damaged_logs
 from support.statements import watched
 
 from lango_store import Message, Store, ToolCall, create_engine, window
+from lango_store.content import OPENAI, read
 from lango_store.interchange.copying import copy
-from lango_store.window.blocks import is_blank
 
 LONGEST_TURN: Final = 8
 EMPTY: Final = "(The message was empty.)"
 LOGS: Final = int(os.environ.get("LANGO_STORE_DAMAGED_LOGS", "300"))
 
 
-texts: Final = json_values().filter(lambda content: not is_blank(content))
+texts: Final = json_values().filter(lambda content: any(map(OPENAI.sends, read(content))))
 """Contents that are not left out, and other values than text, which a prompt has as JSON."""
 
 

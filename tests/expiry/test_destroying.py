@@ -27,7 +27,7 @@ def test_downgrade_command_lists_losses_and_requires_confirmation(filled: str) -
     refused = run(*command)
     assert refused.returncode == 2
     told = " ".join(refused.stderr.replace("│", " ").split())
-    assert "to base drops all 3 sessions" in told
+    assert "to base, which drops all 3 sessions" in told
     assert schema.current(filled) == SCHEMA_REVISION
     asked, code = run_on_terminal(*command, answer="n\n", columns=300)
     assert (code, "drops all 3 sessions" in asked, "Continue?" in asked) == (1, True, True)

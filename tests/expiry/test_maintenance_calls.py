@@ -239,7 +239,7 @@ def test_expire_command_on_a_terminal_shows_a_progress_bar(filled: str) -> None:
 READING = [
     ("sessions", "list"),
     ("sessions", "show", "chat:0"),
-    ("turns", "--open"),
+    ("turns",),
     ("stats",),
     ("expire", "--dry-run"),
     ("doctor",),

@@ -11,6 +11,20 @@ from lango_store.testing import Clock
 HOUR = timedelta(hours=1)
 
 
+def test_process_that_creates_the_session_decides_its_ttl(url: str) -> None:
+    day, month = timedelta(days=1), timedelta(days=30)
+    with Store(url, default_ttl=day) as first, Store(url, default_ttl=month) as second:
+        for creating, appending, ttl in ((first, second, day), (second, first, month)):
+            key = f"created with {ttl}"
+            creating.append_message(key, message(), create=True)
+            appending.append_message(key, message(), create=True)
+            info = appending.conversation(key).info()
+            assert info.expires_at == info.updated_at + ttl
+            appending.touch(key, ttl=2 * day)
+            creating.append_message(key, message(), create=True)
+            assert creating.conversation(key).info().ttl_seconds == (2 * day).total_seconds()
+
+
 def test_append_restarts_the_ttl_but_a_read_does_not(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR)
     assert store.conversation("k").info().expires_at == clock.time + HOUR

@@ -14,7 +14,7 @@ from support.databases import MakeDatabase
 from support.rows import all_fields, shared_fields
 from support.session_checks import assert_sound
 
-from lango_store import DatabaseUnavailable, InvalidFile, Message, Store, UnknownFeature, schema
+from lango_store import DatabaseUnavailable, InvalidFile, Message, Store, ToolCall, UnknownFeature, schema
 from lango_store._operations.log import counters
 from lango_store.interchange.copying import copy
 from lango_store.interchange.salvage import salvage
@@ -166,6 +166,20 @@ def test_salvage_keeps_message_whose_payload_is_lost(make_sqlite: MakeDatabase, 
     assert [(each.key, each.reason) for each in report.missing] == [
         ("k", f"a large string of message {seq} is lost, its place is empty") for seq in (1, 2)
     ]
+
+
+def test_salvage_leaves_out_suspensions_of_lost_messages(make_sqlite: MakeDatabase, url: str) -> None:
+    file = Path(make_sqlite().removeprefix("sqlite:///"))
+    with Store(f"sqlite:///{file}") as source:
+        session = source.open("k", messages=[Message.assistant(tool_calls=[ToolCall(id="c", name="pay")])])
+        session.suspensions.create([(1, 0)])
+        with source.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_message SET tool_calls = 'damaged'")
+    with Store(url) as target:
+        report = salvage(file, target)
+        assert target.conversation("k").suspensions.list() == []
+        assert_sound(target)
+    assert "1 rows of lango_suspension belong to lost messages, such as 1" in {each.reason for each in report.missing}
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 DAY = timedelta(days=1)
 LARGE = "long ago " * 8_000
 ROLES, GRANTS, GRANTS_FOR_SEARCH, POLICIES, POLICIES_FOR_SEARCH, *_ = blocks("docs/production/postgresql.md", "sql")
-(LISTENER,) = blocks("docs/production/postgresql.md", "python")
+LISTENER = blocks("docs/production/postgresql.md", "python")[0]
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
-from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES, describe
+from lango_store._operations.session_tables import CHILDREN, TABLES, describe
 from lango_store.tables import BASELINE, SCHEMA_REVISION, Base
 
 
@@ -23,7 +23,9 @@ def test_every_table_with_rows_of_sessions_is_described_or_only_for_this_databas
 def test_descriptions_name_existing_columns_and_revisions() -> None:
     for described in TABLES.values():
         stored, columns = described.stored, {*described.table.c.keys()}
-        assert {*stored.unset, *stored.ids, *stored.types} <= columns
+        assert {*stored.unset, *stored.ids, *stored.types, *stored.redacted} <= columns
+        assert stored.of_message in columns if stored.redacted else stored.of_message in (columns | {""})
+        assert all(described.table.c[name].nullable for name in stored.redacted)
         assert BASELINE <= stored.since <= SCHEMA_REVISION
         assert stored.embedded in (columns | {""})
         assert stored.name.format_map(dict.fromkeys(columns, "x")) != stored.name or "{" not in stored.name

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 PACKAGES = ("_connections", "_features", "_operations", "_rows", "_services")
 
 BUILT_PER_CALL = {
-    "_features/tool_calls/suspensions.py": 1,  # filters
+    "_rooms/tool_calls/suspensions.py": 1,  # filters
     "_features/usage_report.py": 1,  # filters and groups, row by row
     "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
     "_operations/maintenance/examination.py": 7,  # all sessions, row by row, and repairs

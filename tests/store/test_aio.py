@@ -24,7 +24,8 @@ from support.factories import message, messages
 from support.processes import run_program
 
 from lango_store import AsyncStore, Conversation, PendingCompaction, RunningTurn, Store, StoreClosed
-from lango_store.aio import AsyncPart, StoreOptions
+from lango_store._parts.twins import AsyncPart
+from lango_store.aio import StoreOptions
 from lango_store.testing import Clock
 
 SYNC_ONLY = {"key", "snapshot", "transaction", "using"}

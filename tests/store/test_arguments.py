@@ -1,16 +1,26 @@
 """Invalid arguments: each is refused by name before anything is written."""
 
 import copy
+import inspect
 import pickle
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pytest
 from support.factories import message, messages
 
-from lango_store import AsyncStore, InvalidMessage, InvalidValue, LangoStoreError, SchemaOutOfDate, Store, schema
+from lango_store import (
+    AsyncStore,
+    InvalidMessage,
+    InvalidValue,
+    LangoStoreError,
+    Message,
+    SchemaOutOfDate,
+    Store,
+    schema,
+)
 from lango_store.testing import Clock
 
 pytestmark = pytest.mark.one_database
@@ -27,21 +37,100 @@ def test_history_refuses_negative_bounds(store: Store, name: str) -> None:
         store.conversation("k").history(**bounds)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda store: store.list_sessions(updated_since=NAIVE),
-        lambda store: store.count(created_before=NAIVE),
-        lambda store: store.expire(now=NAIVE),
-        lambda store: store.expire(created_before=NAIVE),
-    ],
-    ids=["list_sessions", "count", "expire now", "expire created_before"],
-)
-def test_time_without_a_time_zone_is_refused(store: Store, call: Callable[[Store], object]) -> None:
+TIMES: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
+    "list_sessions updated_since": ("updated_since", lambda store, time: store.list_sessions(updated_since=time)),
+    "list_sessions created_since": ("created_since", lambda store, time: store.list_sessions(created_since=time)),
+    "iter_sessions": ("created_since", lambda store, time: list(store.iter_sessions(created_since=time))),
+    "count": ("created_before", lambda store, time: store.count(created_before=time)),
+    "expire now": ("now", lambda store, time: store.expire(now=time)),
+    "expire created_before": ("created_before", lambda store, time: store.expire(created_before=time)),
+    "usage since": ("since", lambda store, time: store.usage(since=time)),
+    "usage until": ("until", lambda store, time: store.usage(until=time)),
+    "suspensions": ("due_before", lambda store, time: store.suspensions.list(due_before=time)),
+    "search since": ("since", lambda store, time: store.search("oslo", since=time)),
+    "search until": ("until", lambda store, time: store.conversation("k").search("oslo", until=time)),
+    "get": ("as_of", lambda store, time: store.get("k", as_of=time)),
+    "fork": ("as_of", lambda store, time: store.conversation("k").fork("new", as_of=time)),
+    "diff": ("as_of", lambda store, time: store.conversation("k").versions.diff(0, time)),
+}
+
+
+@pytest.mark.parametrize("time", [NAIVE, "2026-01-01", date(2026, 1, 1), 1.5], ids=repr)
+@pytest.mark.parametrize("argument", TIMES)
+def test_time_that_is_not_an_aware_datetime_is_refused_by_name(store: Store, argument: str, time: Any) -> None:
+    name, call = TIMES[argument]
     store.create("k")
-    with pytest.raises(ValueError, match="time zone"):
-        call(store)
+    if name != "as_of":
+        schema.enable_search(store.engine)
+    shown = re.escape(f"{name}={time!r} is not a datetime with a time zone: pass one, such as datetime(2026")
+    with pytest.raises(ValueError, match=shown):
+        call(store, time)
     assert store.exists("k")
+    assert not store.exists("new")
+
+
+OPTIONS: dict[str, tuple[type[Exception], list[Any]]] = {
+    "migrate": (TypeError, ["no", 1, None]),
+    "default_ttl": (TypeError, [30, "30d", True]),
+    "clock": (TypeError, [datetime(2026, 1, 1)]),
+    "durability": (ValueError, ["none", None]),
+    "token_counter": (TypeError, [4, "tokens"]),
+    "on_statement": (TypeError, ["print"]),
+    "retry": (ValueError, [30, timedelta(seconds=-1)]),
+    "payload_threshold": (ValueError, [0, -1, 1.5, True, "1"]),
+    "keep_removed": (ValueError, [0, timedelta(0), "30d", timedelta.max]),
+    "replica": (TypeError, [5]),
+}
+
+
+@pytest.mark.parametrize("kind", [Store, AsyncStore])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_store_refuses_an_invalid_option_by_name(url: str, kind: Callable[..., object], option: str) -> None:
+    error, values = OPTIONS[option]
+    for value in values:
+        with pytest.raises(error, match=option):
+            kind(url, **{option: value})
+
+
+@pytest.mark.parametrize("ttl", [timedelta(0), timedelta(days=-1), timedelta.max])
+def test_store_refuses_a_default_ttl_that_is_out_of_range(url: str, ttl: timedelta) -> None:
+    with pytest.raises(ValueError, match=r"default_ttl .* is not between 0 and 100 years"):
+        Store(url, default_ttl=ttl)
+
+
+@pytest.mark.parametrize("option", ["default_ttl", "clock", "token_counter", "on_statement"])
+def test_store_refuses_a_coroutine_function_as_an_option(url: str, option: str) -> None:
+    async def function(*_: object) -> None:
+        """Do nothing."""
+
+    with pytest.raises(TypeError, match=f"{option}=.*not a coroutine function"):
+        AsyncStore(url, **{option: function})  # type: ignore[arg-type]
+
+
+def test_store_tests_no_option_that_its_constructor_lacks() -> None:
+    options = {name for name, each in inspect.signature(Store).parameters.items() if each.kind is each.KEYWORD_ONLY}
+    assert options == OPTIONS.keys()
+
+
+def test_result_of_a_default_ttl_function_is_checked(url: str) -> None:
+    with Store(url, default_ttl=lambda key: INT) as store:
+        for create in (lambda: store.create("k"), lambda: store.append_message("k", message(), create=True)):
+            with pytest.raises(TypeError, match="the result of default_ttl is int"):
+                create()
+        assert not store.exists("k")
+
+
+def test_older_than_given_as_a_number_is_refused(store: Store) -> None:
+    with pytest.raises(TypeError, match="older_than is int: give a timedelta"):
+        store.expire(older_than=INT)
+
+
+def test_clock_that_returns_a_number_is_refused(url: str) -> None:
+    with (
+        Store(url, clock=lambda: 1.5) as store,  # type: ignore[arg-type,return-value]
+        pytest.raises(ValueError, match=r"clock\(\)=1.5 is not a datetime with a time zone"),
+    ):
+        store.create("k")
 
 
 @pytest.mark.parametrize("seq", [-1, 1.5, True, "1", 2**63])
@@ -80,10 +169,44 @@ def test_text_instead_of_messages_is_refused(store: Store) -> None:
     text: Any = "hello"
     with pytest.raises(InvalidMessage, match="is str, not a Message"):
         store.conversation("k").append_messages(text)
+    with pytest.raises(InvalidMessage, match=r"is str, not a Message: pass Message\.user\(text\)"):
+        store.append_message("k", text)
     with pytest.raises(InvalidMessage, match="is str, not a Message"):
         store.create("new", messages=text)
     assert store.conversation("k").messages() == []
     assert not store.exists("new")
+
+
+CALLING: dict[str, Any] = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy", "converted"),
+    [
+        ("hello", "Message.user(text)", Message.user("hello")),
+        (CALLING, "Message.from_openai(dict)", Message.from_openai(CALLING)),
+    ],
+    ids=["text", "dict"],
+)
+def test_error_for_a_value_that_is_not_a_message_names_a_conversion_that_works(
+    store: Store, value: Any, remedy: str, converted: Message
+) -> None:
+    store.create("k")
+    conversation = store.conversation("k")
+    for append in (
+        lambda each: store.append_message("k", each),
+        lambda each: conversation.append_messages([each]),
+        lambda each: conversation.save_turn([each]),
+        conversation.inbox.put,
+    ):
+        with pytest.raises(InvalidMessage, match=re.escape(f"not a Message: pass {remedy}")):
+            append(value)
+        append(converted)
+    assert conversation.info().message_count == 3
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])

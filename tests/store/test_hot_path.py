@@ -205,15 +205,15 @@ class Frequent:
 
 
 CALLS = {
-    "append": Frequent(lambda store, _: store.append_message("1000", message()), (35, 31), (39, 85)),
+    "append": Frequent(lambda store, _: store.append_message("1000", message()), (39, 31), (39, 85)),
     "append of a long text": Frequent(
-        lambda store, _: store.append_message("1000", message("x" * 16_000)), (37, 31), (41, 85)
+        lambda store, _: store.append_message("1000", message("x" * 16_000)), (41, 31), (41, 85)
     ),
-    "append in a turn": Frequent(lambda _, turn: turn.append(message()), (41, 31), (44, 86)),
-    "save_turn": Frequent(lambda store, _: store.conversation("1000").save_turn([message()]), (54, 32), (56, 86)),
-    "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (120, 92), (125, 257), (3, 3)),
+    "append in a turn": Frequent(lambda _, turn: turn.append(message()), (45, 31), (44, 86)),
+    "save_turn": Frequent(lambda store, _: store.conversation("1000").save_turn([message()]), (58, 32), (56, 86)),
+    "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (132, 92), (125, 257), (3, 3)),
     "1,000 in one call": Frequent(
-        lambda store, _: store.conversation("batches").append_messages(messages(1_000)), (3053, 1030), (3041, 1176)
+        lambda store, _: store.conversation("batches").append_messages(messages(1_000)), (3057, 1030), (3041, 1176)
     ),
     "load of 20": Frequent(lambda store, _: store.get("20"), (42, 29), (47, 140), (2, 2)),
     "load of 100": Frequent(lambda store, _: store.get("100"), (42, 29), (47, 140), (2, 2)),
@@ -221,7 +221,7 @@ CALLS = {
     "last 50": Frequent(lambda store, _: store.conversation("1000").messages(last=50), (35, 28), (38, 84)),
     "history": Frequent(lambda store, _: store.conversation("20").history(), (106, 28), (110, 84)),
     # psycopg prepares the statement of the appends, which takes a round trip.
-    "create, 22 appends, load": Frequent(lambda store, _: run_session(store), (859, 770), (953, 2123), (25, 26)),
+    "create, 22 appends, load": Frequent(lambda store, _: run_session(store), (951, 770), (953, 2123), (25, 26)),
     "list of 20": Frequent(lambda store, _: store.list_sessions(limit=20), (94, 29), (97, 85)),
 }
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final, Self, cast
 
 from lango_store import AsyncRunningTurn, AsyncStore, Store
-from lango_store.aio import AsyncPart
+from lango_store._parts.twins import AsyncPart
 
 _TIMEOUT: Final = 120.0
 _NOTHING: Final = object()

@@ -31,6 +31,7 @@ from lango_store import (
     aio,
 )
 from lango_store._operations.session.lists import cursor_after
+from lango_store._parts.twins import AsyncPart
 
 FIRST_CURSOR = cursor_after("0" * 64, datetime(2026, 11, 21, tzinfo=UTC), "k")
 
@@ -47,8 +48,8 @@ KINDS = (
 
 def twin_of(kind: type) -> type:
     """Return the asynchronous class of a class."""
-    twin: type = getattr(aio, f"Async{kind.__name__}")
-    return twin
+    named = {each.__name__: each for each in (aio.AsyncStore, aio.AsyncRunningTurn, *AsyncPart.__subclasses__())}
+    return named[f"Async{kind.__name__}"]
 
 
 def methods_of(kind: type) -> set[str]:

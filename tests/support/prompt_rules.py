@@ -104,7 +104,8 @@ def _responses(items: Sequence[dict[str, Any]]) -> Iterator[str]:
             ):
                 yield f"{number}: output {item['output']!r}"
             continue
-        if open_ids and kind not in _CALLS:
+        is_made_by_model = kind in _CALLS or kind == "reasoning" or item.get("role") == "assistant"
+        if open_ids and not is_made_by_model:
             yield f"{number}: calls {open_ids} have no output"
         if kind in _CALLS:
             if item["call_id"] in seen or not 0 < len(item["call_id"]) <= 64:

@@ -93,6 +93,27 @@ def test_answer_in_progress_is_sent_from_its_start_or_after_a_frame(served: Call
     served(work)
 
 
+def test_stream_can_continue_after_the_id_of_each_of_its_frames(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k")
+        async with conversation.turn("t", flush=AT_ONCE) as turn:
+            await turn.append(Message.assistant("One."))
+            await turn.write("Tw")
+            frames = aisdk(conversation, "t")
+            received = [await anext(frames)]
+            while '"Tw"' not in received[-1]:
+                received.append(await anext(frames))
+            await frames.aclose()
+            for id in {"", *(line[4:] for line in "".join(received).split("\n") if line.startswith("id: "))}:
+                request = Request(app, "/k/stream", last_event_id=id)
+                assert await anext(request.frames())
+                await request.disconnect()
+        whole = [frame async for frame in aisdk(conversation, "t")]
+        assert [frame async for frame in aisdk(conversation, "t", after="")] == whole
+
+    served(work)
+
+
 def test_stream_of_a_saved_turn_ends_at_once(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: AISDKStream) -> None:
         conversation = await store.open("k")

@@ -1,9 +1,9 @@
 """Owed turns: list them, claim them for a worker, and try again those that were given up."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,19 +15,12 @@ from lango_store._operations.log import leases, owed
 from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import session_value, stored_time
 from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.lists import WorkFilters
 from lango_store._operations.session.sessions import MAX_DURATION
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_text, end_of_prefix
 from lango_store._values.model import OwedTurn
 from lango_store._values.reports import OwedPage
-
-
-class WorkFilters(TypedDict, total=False):
-    """The sessions that a worker takes, or that `Store.owed` lists: those that match all of the filters."""
-
-    agent_id: str | None
-    user_id: str | None
-    key_prefix: str | None
 
 
 class Chosen:
@@ -68,24 +61,55 @@ def _is_due(dialect: Dialect) -> sa.ColumnElement[bool]:
     return sa.and_(SESSION.c.owed_at < time("never"), is_due)
 
 
+_HAS_DIED: Final = SESSION.c.lease_token.is_not(None)
+"""Matches owed sessions whose last attempt never ended: only a process that died, or was frozen, leaves its token."""
+
+
 @cache
-def _due(names: tuple[str, ...], *, locks: bool) -> Statement:
+def _due(names: tuple[str, ...], *, locks: bool, without_deaths: bool) -> Statement:
     def build(dialect: Dialect) -> sa.Select[Any]:
-        columns = (SESSION.c.key, SESSION.c.lease_turn, SESSION.c.attempts, SESSION.c.waiting)
-        query = _query(dialect, names, *columns).where(_is_due(dialect))
+        columns = SESSION.c.key, SESSION.c.lease_turn, SESSION.c.attempts, SESSION.c.waiting, _HAS_DIED
+        query = _query(dialect, names, *columns).where(_is_due(dialect), *[~_HAS_DIED] * without_deaths)
         return query.with_for_update(skip_locked=True) if locks else query
 
     return Statement(build)
 
 
-def is_any_due(connection: AnyConnection, now: Moment, chosen: Chosen) -> bool:
-    """Return True if a worker could claim a turn now."""
+class Running(NamedTuple):
+    """What a worker does when it claims turns.
+
+    Attributes:
+        turns: The turns that it is running.
+        was_alone: Whether the last turn ran alone: now it is the turn of the others.
+        refused: The keys of sessions whose claim has failed, and which are not tried now.
+    """
+
+    turns: Collection[RunningTurn] = ()
+    was_alone: bool = False
+    refused: Collection[str] = ()
+
+
+def _read_due(
+    connection: AnyConnection,
+    now: Moment,
+    chosen: Chosen,
+    limit: int,
+    refused: Collection[str],
+    *,
+    locks: bool = False,
+    without_deaths: bool = False,
+) -> list[Any]:
     dialect = dialect_of(connection)
-    return bool(_due(chosen.names, locks=False).run(connection, _bound(dialect, now, chosen, 1)))
+    statement = _due(chosen.names, locks=locks and dialect.locks_many, without_deaths=without_deaths)
+    bound = chosen.bound(dialect, now, limit + len(refused)) | {"never": dialect.time(owed.NEVER)}
+    rows = statement.run(connection, bound)
+    return [row for row in rows if row[0] not in refused][:limit]
 
 
-def _bound(dialect: Dialect, now: Moment, chosen: Chosen, limit: int) -> dict[str, Any]:
-    return chosen.bound(dialect, now, limit) | {"never": dialect.time(owed.NEVER)}
+def is_any_due(connection: AnyConnection, now: Moment, chosen: Chosen, running: Running) -> bool:
+    """Return True if a worker could claim a turn now. A turn that has to run alone waits until no other is running."""
+    rows = _read_due(connection, now, chosen, 1, running.refused)
+    return any(not (has_died and running.turns) for *_, has_died in rows)
 
 
 def claim(
@@ -95,26 +119,44 @@ def claim(
     limit: int,
     max_attempts: int,
     open_turn: Callable[[str, str | None], RunningTurn],
-) -> list[RunningTurn]:
+    running: Running,
+) -> tuple[list[RunningTurn], bool]:
     """Take the leases of owed turns, the longest due first.
+
+    If a process dies, nobody knows which of its turns was the cause. So each of them runs alone next time: the worker
+    claims it only if nothing else is running. Only the attempts of a turn that runs alone are counted here, before
+    they end; otherwise all turns of a process that one of them kills would be given up together.
 
     A turn that has already been tried `max_attempts` times is given up instead. Sessions that another worker is
     claiming are skipped, so the list can be empty although more turns are due.
+
+    Returns:
+        The turns, and whether there is one that has to run alone.
     """
-    dialect = dialect_of(connection)
     claimed: list[RunningTurn] = []
-    due = _due(chosen.names, locks=dialect.locks_many)
-    for key, turn_id, attempts, waiting in due.run(connection, _bound(dialect, now, chosen, limit)):
+    rows: list[Any] = []
+    if running.was_alone:
+        rows = _read_due(connection, now, chosen, limit, running.refused, locks=True, without_deaths=True)
+    rows = rows or _read_due(connection, now, chosen, limit, running.refused, locks=True)
+    is_alone = not running.turns and len(rows) == 1
+    for key, turn_id, attempts, waiting, has_died in rows:
+        if has_died and (running.turns or claimed):
+            break
         turn = open_turn(key, turn_id)
         turn.attempt = (attempts or 0) + 1
-        turn.needs_messages = turn_id is None and not (waiting or 0) & owed.ANSWERED
-        if not leases.claim(connection, now, key, turn.id, turn.lease):
+        turn._needs_messages = turn_id is None and not (waiting or 0) & owed.ANSWERED
+        if not leases.claim(connection, now, key, turn.id, turn.lease, counts=is_alone or has_died):
             continue
         if turn.attempt > max_attempts:
             leases.postpone(connection, now, key, turn.lease.token, Retry(max_attempts, None))
-        else:
-            claimed.append(turn)
-    return claimed
+            continue
+        claimed.append(turn)
+        if has_died:
+            return claimed, True
+    if claimed and len(running.turns) == 1:  # it was counted as the only one, and now has company
+        for turn in running.turns:
+            leases.set_attempts(connection, turn.key, turn.lease.token, turn.attempt - 1)
+    return claimed, False
 
 
 # List and try again

@@ -1,11 +1,14 @@
 """Turns and compactions, drafts of answers, and messages that wait for a turn: `turns`, `drafts` and `inbox`."""
 
+from typing import Unpack
+
 from lango_store._connections.context import Context
-from lango_store._features.groups import SessionPart, StorePart
 from lango_store._features.turns_in_progress import claims, drafts, inbox
 from lango_store._operations.log import leases, turns
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.turns import ReadWindow
+from lango_store._operations.session.lists import WorkFilters, work_filter
+from lango_store._parts.groups import SessionPart, StorePart
 from lango_store._services import appending
 from lango_store._values.model import Compaction, Draft, Message, OpenTurn, Turn
 from lango_store._values.summarizer import Summary
@@ -126,15 +129,18 @@ class Turns(SessionPart):
 class StoreTurns(StorePart):
     """The turns of all sessions: `Store.turns`."""
 
-    def in_progress(self) -> list[OpenTurn]:
-        """List the turns that have begun and not ended, of all live sessions.
+    def in_progress(self, **which: Unpack[WorkFilters]) -> list[OpenTurn]:
+        """List the turns that have begun and not ended, of live sessions.
 
         At most 1,000 are listed, in the order in which their leases end.
 
         `held` of a turn is False if its lease has ended, because its process died, was paused, or wrote nothing for too
         long. `Conversation.turns.release` releases a lease.
+
+        Args:
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
         """
-        return self._context.on_primary().read(leases.read)
+        return self._context.on_primary().read(leases.read, work_filter(which))
 
 
 class Drafts(SessionPart):

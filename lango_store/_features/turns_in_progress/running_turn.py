@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 from time import monotonic
@@ -13,9 +12,6 @@ from typing import Any, Final, Self
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._features.tool_calls import effects
-from lango_store._features.tool_calls.calls import Place
-from lango_store._features.tool_calls.effects import Effect
 from lango_store._features.turns_in_progress import drafts, inbox, running
 from lango_store._features.turns_in_progress.drafts import INTERRUPTED
 from lango_store._operations.log import appends, leases
@@ -24,35 +20,17 @@ from lango_store._operations.rows import encode_object
 from lango_store._operations.session.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending
-from lango_store._values.model import UNSET, Message, MessageRole, ToolCall, Turn
+from lango_store._values.model import Message, MessageRole, Turn
 from lango_store.errors import InvalidState, LangoStoreError, TurnInProgress, UniqueViolation, quoted
 
 logger = logging.getLogger(__name__)
 
 
 class RunningTurn:
-    """A turn in progress: a context manager that `Conversation.turn` returns.
-
-    Entering the block takes the lease of the session; with `wait=`, it waits until the lease is free. Leaving the block
-    saves the turn with all messages that were appended in it, and releases the lease. If the block raises an exception,
-    the turn is not saved: its messages stay in the log, text that was streamed and not appended stays a draft, and the
-    turn can be begun again at once. A turn has lost its lease if the lease ended and another turn began, or if
-    `Conversation.turns.release` was called.
-
-    Use a turn in one thread at a time. Outside of the block, the methods that write raise `InvalidState`.
-
-    Attributes:
-        id: The id of the turn.
-        replayed: True if the turn was saved before. Then `messages` has its messages, nothing more can be appended, and
-            leaving the block writes nothing.
-        usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
-        metadata: Your own data to save with the turn, a dict of JSON.
-        stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
-        attempt: In a handler of `Store.work`, the number of this attempt, from 1. Otherwise 1.
-    """
+    """A turn in progress, without the methods that other rooms add."""
 
     attempt = 1
-    needs_messages = False  # if no turn was interrupted and no suspension was answered
+    _needs_messages = False  # if no turn was interrupted and no suspension was answered
 
     def __init__(
         self, context: Context, key: str, id: str | None, lease: timedelta, wait: timedelta | None, flush: timedelta
@@ -272,84 +250,6 @@ class RunningTurn:
         text = self.draft_text
         return self.append(Message.assistant(text, extra=dict(INTERRUPTED))) if text else None
 
-    # Tool calls
-
-    @contextmanager
-    def call(
-        self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
-    ) -> Iterator[Effect]:
-        """Open a block in which a tool call runs, at most once unless `idempotent` is True.
-
-        Entering the block records that the call begins. In the block, set `output` or `failed` of the effect. Leaving
-        the block, also with an exception, appends the output or the failure as a tool message of the turn, and records
-        the end of the call in the same transaction. If neither is set, the call becomes unknown: see `CallUnknown`.
-
-        Args:
-            message: The stored assistant message that asks for the call, or its `seq`.
-            call: The call, an item of `message.tool_calls`, or its position there, from 0. If `message` is a `seq`,
-                pass the position.
-            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. A later result is still stored,
-                unless the call was resolved or begun again. Defaults to the duration of the turn's lease.
-            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
-                the key or changes nothing. Defaults to False.
-
-        Raises:
-            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
-                `idempotent` is False; nothing was written.
-            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
-                still be running; nothing was written.
-            LeaseLost: On entering the block: the turn has lost the lease of the session; nothing was written.
-            CallNotFound: On entering the block: the session has no such call, or the message does not ask for it, such
-                as a stored result; nothing was written.
-            Conflict: On leaving the block: the call was resolved or begun again, or its message was removed. The output
-                was not stored.
-            InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call becomes unknown.
-
-        Example:
-            ```python
-            asking = turn.append(Message.assistant(tool_calls=calls))
-            for call in asking.tool_calls:
-                with turn.call(asking, call) as effect:
-                    if not effect.replayed:
-                        effect.output = pay(call.arguments, idempotency_key=effect.key)
-            ```
-        """
-        effect = self.begin_call(message, call, limit=limit, idempotent=idempotent)
-        try:
-            yield effect
-        finally:
-            self.end_call(effect)
-
-    def begin_call(
-        self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
-    ) -> Effect:
-        """Record that a call begins, as entering the block of `call` does."""
-        self._check_running()
-        seq = message if isinstance(message, int) else message.seq
-        place = Place(self.key, seq, call if isinstance(call, int) else _position(message, call))
-        limit = timedelta(seconds=self.lease.seconds) if limit is None else limit
-        effect = effects.begin(self._context, place, limit, timedelta(0), idempotent=idempotent, lease=self.lease)
-        self._add_result(effect)
-        return effect
-
-    def end_call(self, effect: Effect) -> None:
-        """Store the output of a call, or mark the call as unknown, as leaving the block of `call` does."""
-        if self._process != os.getpid():  # the call belongs to the process that this one was forked from
-            return
-        try:
-            if effects.may_lack_result(effect) and (effect.output is not UNSET or effect.failed is not None):
-                output, failed = effect.output, effect.failed
-                effects.finish(self._context, effect, output, failed, id=next(self._ids), lease=self.lease)
-                self._add_result(effect)
-        finally:
-            effects.leave(self._context, effect)
-
-    def _add_result(self, effect: Effect) -> None:
-        result = effect.result
-        if result is not None:
-            self._earlier = [each for each in self._earlier if each.seq != result.seq]
-            self._add([result])
-
     # End
 
     def save(self) -> Turn:
@@ -430,12 +330,3 @@ class RunningTurn:
         self._texts: list[str] = []
         self._flushed = 0
         self._flushed_at = float("-inf")
-
-
-def _position(message: Message | int, call: ToolCall) -> int:
-    calls = [] if isinstance(message, int) else message.tool_calls
-    equal = [position for position, each in enumerate(calls) if each is call]
-    equal = equal or [position for position, each in enumerate(calls) if each == call]
-    if len(equal) != 1:
-        raise ValueError(f"{len(equal)} calls of the message equal this one: give the position of the call")
-    return equal[0]

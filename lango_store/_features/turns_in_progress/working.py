@@ -27,7 +27,7 @@ from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.log import leases
 from lango_store._operations.log.leases import Retry
 from lango_store._operations.session.sessions import check_duration
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState, LangoStoreError, quoted
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState, LangoStoreError, NotPermitted, quoted
 
 logger = logging.getLogger("lango_store")
 
@@ -35,6 +35,10 @@ _SHORTEST_LEASE: Final = timedelta(milliseconds=100)
 _SHORTEST_PAUSE: Final = 0.02
 _GROWTH: Final = 4
 """The factor by which the pause before the next attempt grows."""
+_LONGEST_PAUSE: Final = timedelta(days=1)
+_MOST_GROWTHS: Final = 14  # a longer pause than one day, even from 1 ms, and still a timedelta from one day
+_REFUSED_PAUSE: Final = 60.0
+"""The seconds until a session whose claim has failed is tried again."""
 
 
 class Worker:
@@ -64,7 +68,10 @@ class Worker:
         self._poll = check_duration("poll", poll).total_seconds()
         self._backoff = check_duration("backoff", backoff)
         self._renew_at = self._asked_at = self._ask_at = 0.0
-        self._is_stopping = False
+        self._is_stopping = self._was_alone = False
+        self._alone: RunningTurn | None = None  # it has to run alone, because its last process died
+        self._claiming: str | None = None
+        self._refused: dict[str, float] = {}  # the time of the next try
         self.running: set[RunningTurn] = set()  # two for a session if the older one has lost its lease
         self.saved: list[str] = []
         self.wake: Callable[[], object] = lambda: None
@@ -77,28 +84,55 @@ class Worker:
             self._renew_at = now + self._renewal
             for turn in [*self.running]:
                 self._renew(turn)
-        free = self.concurrency - len(self.running)
-        if self._is_stopping or not free or now < self._ask_at:
+        free = self._free()
+        if not free or now < self._ask_at:
             return []
-        is_idle = not self.running  # a turn that fails during the read is owed again
+        turns = [*self.running]  # before the read: a turn that fails during the read is owed again
+        self._refused = {key: again for key, again in self._refused.items() if self._once or now < again}
+        running = claims.Running(turns, self._was_alone, self._refused.keys())
         self._asked_at, self._ask_at = now, now + self._poll * random.uniform(1, 1.25)  # workers spread out
+        self._claiming = None
         try:
-            if not self._context.on_primary().read(claims.is_any_due, self._chosen):
-                if self._once and is_idle:  # otherwise keep the flag, which SIGTERM may just have set
+            if not self._context.on_primary().read(claims.is_any_due, self._chosen, running):
+                if self._once and not turns:  # otherwise keep the flag, which SIGTERM may just have set
                     self._is_stopping = True
                 return []
-            claimed = self._context.transact(claims.claim, self._chosen, free, self._attempts, self._open_turn)
-        except (DatabaseBusy, DatabaseUnavailable) as error:
-            if self._once:
-                raise
-            logger.warning("owed turns could not be claimed, the next poll tries again: %s", error)
+            claim = (self._chosen, free, self._attempts, self._open_claimed, running)
+            claimed, is_alone = self._context.transact(claims.claim, *claim)
+        except Exception as error:
+            self._claim_failed(error, now)
             return []
         if not claimed:  # another worker was first, or all of them were given up
             self._ask_at = now + _SHORTEST_PAUSE
-        if not self.running:
+        if not turns:
             self._renew_at = now + self._renewal
+        self._alone, self._was_alone = claimed[0] if is_alone else None, False
         self.running |= {*claimed}
         return claimed
+
+    def _free(self) -> int:
+        """Return how many turns may be claimed."""
+        return 0 if self._is_stopping or self._alone in self.running else self.concurrency - len(self.running)
+
+    def _open_claimed(self, key: str, turn_id: str | None) -> RunningTurn:
+        self._claiming = key
+        return self._open_turn(key, turn_id)
+
+    def _claim_failed(self, error: Exception, now: float) -> None:
+        """Leave out the session whose claim has failed, for example because of a trigger, so that others are claimed.
+
+        Raises:
+            Exception: The error does not depend on a session.
+        """
+        is_of_database = isinstance(error, DatabaseBusy | DatabaseUnavailable)
+        if self._claiming is not None and (not is_of_database or isinstance(error, NotPermitted)):
+            logger.warning("the turn of session %s could not be claimed: %s", quoted(self._claiming), error)
+            self._refused[self._claiming] = now + _REFUSED_PAUSE
+            self._ask_at = now
+        elif self._once or not is_of_database:
+            raise error
+        else:
+            logger.warning("owed turns could not be claimed, the next poll tries again: %s", error)
 
     def _renew(self, turn: RunningTurn) -> None:
         try:
@@ -113,7 +147,7 @@ class Worker:
         if self._is_stopping and not self.running:
             return None
         times = [self._renew_at] * bool(self.running)
-        if len(self.running) < self.concurrency and not self._is_stopping:
+        if self._free():
             times.append(self._ask_at)
         return max(min(times, default=0) - monotonic(), 0)  # the last turn may just have ended
 
@@ -130,6 +164,22 @@ class Worker:
 
     def end(self, turn: RunningTurn, error: BaseException | None, *, is_cancelled: bool = False) -> None:
         """Save a turn whose handler has ended or, after an error, note when to try again."""
+        try:
+            self._end(turn, error, is_cancelled=is_cancelled)
+        except Exception:  # nobody would see it, and the worker must not renew the lease for ever
+            logger.exception("turn %s is tried again when its lease has ended", quoted(turn.id))
+        finally:
+            self.forget(turn)
+
+    def forget(self, turn: RunningTurn) -> None:
+        """Stop renewing the lease of a turn, and claim others."""
+        self.running.discard(turn)
+        if turn is self._alone:
+            self._alone, self._was_alone = None, True
+        self._ask_at = 0.0
+        self.wake()
+
+    def _end(self, turn: RunningTurn, error: BaseException | None, *, is_cancelled: bool) -> None:
         if error is None and turn.stored is None and not _has_nothing(turn):
             try:
                 turn.save()
@@ -139,14 +189,11 @@ class Worker:
             turn._abandon(Retry(turn.attempt - 1) if is_cancelled else self._failed(turn, error))
         elif turn.stored is not None and not turn.replayed:
             self.saved.append(turn.id)
-        self.running.discard(turn)
-        self._ask_at = 0.0
-        self.wake()
 
     def _failed(self, turn: RunningTurn, error: BaseException) -> Retry:
         attempt = quoted(turn.id), turn.attempt, quoted(turn.key)
         logger.warning("turn %s, attempt %d, of session %s has failed", *attempt, exc_info=error)
-        pause = min(self._backoff * _GROWTH ** (turn.attempt - 1), timedelta(days=1))
+        pause = min(self._backoff * _GROWTH ** min(turn.attempt - 1, _MOST_GROWTHS), _LONGEST_PAUSE)
         return Retry(turn.attempt, None if turn.attempt >= self._attempts else pause, type(error).__name__)
 
     def _ask_soon(self) -> None:
@@ -177,7 +224,7 @@ class Worker:
 
 def _has_nothing(turn: RunningTurn) -> bool:
     """Return True if the session waited for a message that no longer exists."""
-    return turn.needs_messages and not turn.messages
+    return turn._needs_messages and not turn.messages
 
 
 @contextmanager
@@ -199,7 +246,7 @@ def _on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(signal.SIGTERM, previous)
 
 
-def work(worker: Worker, handle: Callable[[RunningTurn], object]) -> int:
+def work(worker: Worker, handle: Callable[[Any], object]) -> int:
     """Run owed turns in threads, until SIGTERM or, with `once`, until none is due; return how many were saved."""
 
     def run(turn: RunningTurn) -> None:
@@ -222,8 +269,11 @@ def work(worker: Worker, handle: Callable[[RunningTurn], object]) -> int:
             woken.clear()
 
 
-async def work_async(threads: Threads, worker: Worker, handle: Callable[[RunningTurn], Awaitable[object]]) -> int:
+async def work_async(threads: Threads, worker: Worker, handle: Callable[[Any], Awaitable[object]]) -> int:
     """Run owed turns in tasks, as `work` does in threads; after a cancellation, cancel the tasks too."""
+    loop, woken, working = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
+    tasks: dict[RunningTurn, asyncio.Task[None]] = {}
+    is_ending = False
 
     async def run(turn: RunningTurn) -> None:
         error: BaseException | None = None
@@ -232,25 +282,30 @@ async def work_async(threads: Threads, worker: Worker, handle: Callable[[Running
                 await handle(turn)
         except BaseException as raised:
             error = raised
-        is_cancelled = cast(Any, asyncio.current_task()).cancelling() > 0  # by this function, not by the handler
+        # Otherwise a cancelled handler has failed: its application, or a library, has cancelled it.
+        is_cancelled = is_ending or cast(Any, working).cancelling() > 0
         await threads.run_to_end(partial(worker.end, turn, error, is_cancelled=is_cancelled))
 
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
-    tasks: dict[RunningTurn, asyncio.Task[None]] = {}
+    def forget(turn: RunningTurn) -> None:
+        del tasks[turn]
+        if turn in worker.running:  # cancelled before its first step: the lease ends on its own
+            worker.forget(turn)
+
     worker.on_lost = lambda turn: loop.call_soon_threadsafe(tasks[turn].cancel) if turn in tasks else None
     with worker.woken_by(lambda: loop.call_soon_threadsafe(woken.set)):
         try:
             while True:
                 for turn in await threads.run_to_end(worker.step):
                     tasks[turn] = task = asyncio.create_task(run(turn))
-                    task.add_done_callback(lambda _, turn=turn: tasks.pop(turn))  # type: ignore[misc]
+                    task.add_done_callback(lambda _, turn=turn: forget(turn))  # type: ignore[misc]
                 if (pause := worker.pause()) is None:
                     return len(worker.saved)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await woken.wait()
+                timer = loop.call_later(pause, woken.set)  # asyncio.timeout would cancel this task
+                await woken.wait()
+                timer.cancel()
                 woken.clear()
         finally:
+            is_ending = True
             for task in [*tasks.values()]:
                 task.cancel()
             if tasks:

@@ -3,10 +3,10 @@
 from datetime import datetime
 from pathlib import Path
 
-from lango_store._features.groups import SessionPart
 from lango_store._features.versions import undo
 from lango_store._operations.log import edits
 from lango_store._operations.session.sessions import Expected
+from lango_store._parts.groups import SessionPart
 from lango_store._services import archiving, searching
 from lango_store._values.model import Change, Diff, Message, Undone
 from lango_store.errors import InvalidMessage, UniqueViolation, quoted

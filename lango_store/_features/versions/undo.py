@@ -11,13 +11,11 @@ import sqlalchemy as sa
 from lango_store._dialect import Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
-    CALL,
     CHANGE,
     IS_COMPACTION,
     MESSAGE,
     REMOVED_MESSAGE,
     REMOVED_TURN,
-    SUSPENSION,
     TURN,
     number,
     of_session,
@@ -28,6 +26,7 @@ from lango_store._operations.log.changes import PERMANENT, LogChange, Rows
 from lango_store._operations.log.messages import check_seq
 from lango_store._operations.rows import MESSAGE_FIELDS, session_value, stored_time
 from lango_store._operations.session import sessions
+from lango_store._operations.session_tables import OF_MESSAGES
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware
 from lango_store._values.model import Change, Diff, Message, MessageRole, Undone
@@ -138,8 +137,8 @@ _adding: Final = Statement(
 
 def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | datetime, last_seq: int) -> int:
     """Return the last seq of the log at `as_of`; raise `NotKept` if rows removed since then are not kept."""
-    if isinstance(as_of, datetime):
-        bound = {"key": key, "moment": dialect_of(connection).time(aware(as_of))}
+    if not isinstance(as_of, int):
+        bound = {"key": key, "moment": dialect_of(connection).time(aware(as_of, "as_of"))}
         later = [each.run(connection, bound)[0][0] for each in _later_than]
         at = min([seq for seq in later if seq is not None], default=last_seq + 1) - 1
     else:
@@ -253,7 +252,7 @@ def _invert(
     bound: dict[str, Any] = {"change": change.seq, "added_upto": change.added_upto}
     ((copies,),) = _count_copies.run(connection, bound | {"key": key})
     seq = last_seq + copies + 1
-    _delete_calls_of_other_versions(connection, bound | {"key": key})
+    _delete_rows_of_other_calls(connection, bound | {"key": key})
     with LogChange(connection, now, key, kind, seq, change.seq) as undo:
         for rows in (TURN, MESSAGE):
             deleted = undo.delete(_ADDED[rows], **bound) + undo.delete(_REPLACED[rows], replaced=True, **bound)
@@ -292,23 +291,24 @@ _versions: Final = Statement(
         of_copies=sa.and_(REMOVED_MESSAGE.c.seq == number("seq"), REMOVED_MESSAGE.c.removed_at == number("change")),
     )
 )
-_begun: Final = {
-    rows: Statement(
-        sa.select(rows.c.message_seq).where(of_session(rows), rows.c.message_seq.in_(_copied_at(MESSAGE))).distinct()
+_NAMING_CALLS: Final = [each for each in OF_MESSAGES if each.stored.names_calls]
+_naming: Final = [
+    Statement(
+        sa.select(each.message_seq).where(of_session(each.table), each.message_seq.in_(_copied_at(MESSAGE))).distinct()
     )
-    for rows in (CALL, SUSPENSION)
-}
-_delete_begun: Final = {
-    rows: Statement(sa.delete(rows).where(of_session(rows), rows.c.message_seq == number("seq")))
-    for rows in (CALL, SUSPENSION)
-}
+    for each in _NAMING_CALLS
+]
+_delete_naming: Final = [
+    Statement(sa.delete(each.table).where(of_session(each.table), each.message_seq == number("seq")))
+    for each in _NAMING_CALLS
+]
 
 
-def _delete_calls_of_other_versions(connection: sa.Connection, bound: Mapping[str, Any]) -> None:
-    """Delete the calls and suspensions of a message if its restored version asks for different calls."""
-    for rows, begun in _begun.items():
-        for (seq,) in begun.run(connection, bound):
+def _delete_rows_of_other_calls(connection: sa.Connection, bound: Mapping[str, Any]) -> None:
+    """Delete the rows that refer to calls of a message if its restored version asks for different calls."""
+    for naming, delete in zip(_naming, _delete_naming, strict=True):
+        for (seq,) in naming.run(connection, bound):
             of_message = {**bound, "seq": seq}
             before, after = payloads.decode_rows(connection, bound["key"], _versions.run(connection, of_message))
             if before.tool_calls != after.tool_calls:
-                _delete_begun[rows].run_many(connection, [of_message])
+                delete.run_many(connection, [of_message])

@@ -4,10 +4,10 @@ Each change uses up one `seq` of the session, by which a concurrent load or comp
 `messages.load_with_incarnation`. No message has this `seq`; a row of `lango_change` explains it.
 
 When a change ends, it has copied the rows that an undo needs, stored its row, corrected the session's counters, and
-deleted calls, suspensions and payloads of messages that no longer exist.
+deleted the payloads and the rows of other tables that belong to messages which no longer exist.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, Self
@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
-    CALL,
     CHANGE,
     IS_COMPACTION,
     KEY,
@@ -25,7 +24,6 @@ from lango_store._operations.binds import (
     NOW,
     RECORD,
     SESSION,
-    SUSPENSION,
     TURN,
     column,
     number,
@@ -33,6 +31,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.log import kept_copies, payloads
 from lango_store._operations.session import sessions
+from lango_store._operations.session_tables import OF_MESSAGES, SessionTable
 
 EditKind = Literal["pop", "delete", "update", "redact", "drop_sent"]
 Kind = EditKind | Literal["truncate", "clear", "compact", "discard", "fork", "undo", "redo"]
@@ -184,8 +183,8 @@ class LogChange:
         bound = vars(self) | {"now": encoded(self.now), "undo_until": encoded(until)}
         bound |= {"noted": int(self.moves_consolidated)} if until is not None else {"noted": 0, "added_upto": None}
         _insert_change.run_many(self.connection, [bound])
-        for statement in _delete_orphans if self._removes_messages else ():
-            statement.run_many(self.connection, [bound])
+        if self._removes_messages:
+            delete_orphans(self.connection, self.key)
         payloads.release(self.connection, self.key)
         if not _correct_counters[self._changes_turns].run(self.connection, bound):
             raise sessions.not_permitted(self.key)
@@ -242,13 +241,26 @@ def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None
         _note_added.run_many(connection, [{"key": key, "seq": seq, "upto": upto}])
 
 
+def _has_no_message(rows: SessionTable) -> sa.ColumnElement[bool]:
+    is_message = (of_session(MESSAGE, rows.table.c.session_key), MESSAGE.c.seq == rows.message_seq)
+    return sa.and_(rows.message_seq.is_not(None), ~sa.exists().where(*is_message))
+
+
 _delete_orphans: Final = [
-    Statement(
-        sa.delete(rows).where(
-            of_session(rows),
-            rows.c.message_seq.is_not(None),
-            ~sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq == rows.c.message_seq),
-        )
-    )
-    for rows in (CALL, SUSPENSION)
+    Statement(sa.delete(each.table).where(of_session(each.table), _has_no_message(each))) for each in OF_MESSAGES
 ]
+
+
+def delete_orphans(connection: sa.Connection, key: str) -> None:
+    """Delete the rows of a session that belong to messages which no longer exist."""
+    for statement in _delete_orphans:
+        statement.run_many(connection, [{"key": key}])
+
+
+def orphans(connection: sa.Connection) -> Iterator[tuple[str, str, int, int]]:
+    """Yield session, table, number of rows and one seq where rows belong to messages that do not exist."""
+    for each in OF_MESSAGES:
+        rows = each.table.c.session_key
+        query = sa.select(rows, sa.func.count(), sa.func.min(each.message_seq)).where(_has_no_message(each))
+        for key, count, seq in connection.execute(query.group_by(rows)):
+            yield key, each.table.name, count, seq

@@ -10,13 +10,11 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
-    CALL,
     IS_RECORD,
     MESSAGE,
     REMOVED_MESSAGE,
     REMOVED_TURN,
     SESSION,
-    SUSPENSION,
     TURN,
     column,
     number,
@@ -34,6 +32,7 @@ from lango_store._operations.rows import (
 )
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected
+from lango_store._operations.session_tables import OF_MESSAGES
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import encode_id, encode_text
 from lango_store._rows.payloads import Threshold, move
@@ -124,7 +123,7 @@ def update(
             "role", "a summary without messages would leave an empty window: delete the message instead"
         )
     may_differ = new["tool_calls"] != edit.row["tool_calls"] or edit.row["payloads"] is not None
-    if may_differ and edit.has_begun_calls() and message.tool_calls != edit.message().tool_calls:
+    if may_differ and edit.has_fixed_calls() and message.tool_calls != edit.message().tool_calls:
         raise InvalidMessage("tool_calls", "a call of the message was begun: delete the message, or append another one")
     if threshold is not None:
         payloads.insert(connection, key, move(new, threshold))
@@ -140,7 +139,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     The content becomes the text `(redacted)`; that of a record becomes None.
 
     The session must be live. Copies of earlier versions of the message are redacted too. If the message was removed
-    from the log, only its copies are redacted. Suspensions of its calls lose their state, reason and answer.
+    from the log, only its copies are redacted. Rows of other tables that belong to it lose what they say.
     """
     encode_text(reason, "reason")
     edit = _Edit(connection, now, key)
@@ -151,7 +150,8 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     new = redacted(reason, edit.row["role"])
     copies = {"key": key, "seq": edit.row["seq"], "chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
     _redact_copies.run_many(connection, [new | copies])
-    _redact_suspensions.run_many(connection, [{"key": key, "seq": edit.row["seq"]}])
+    for statement in _redact_rows:
+        statement.run_many(connection, [{"key": key, "seq": edit.row["seq"]}])
     if edit.row["tokens"] is not None:
         new["tokens"] = 0
     if edit.rows is MESSAGE:
@@ -164,11 +164,15 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     return edit.message()
 
 
-_redact_suspensions: Final = Statement(
-    sa.update(SUSPENSION)
-    .where(of_session(SUSPENSION), SUSPENSION.c.message_seq == number("seq"))
-    .values(state=sa.null(), reason=sa.null(), answer=sa.null())
-)
+_redact_rows: Final = [
+    Statement(
+        sa.update(each.table)
+        .where(of_session(each.table), each.message_seq == number("seq"))
+        .values(dict.fromkeys(each.stored.redacted, sa.null()))
+    )
+    for each in OF_MESSAGES
+    if each.stored.redacted
+]
 
 
 def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -> int:
@@ -241,9 +245,11 @@ _compactions: Final = [
     )
     for turns in (TURN, REMOVED_TURN)
 ]
-_begun: Final = Statement(
-    sa.select(CALL.c.position).where(of_session(CALL), CALL.c.message_seq == number("seq")).limit(1)
-)
+_fixing: Final = [
+    Statement(sa.select(each.message_seq).where(of_session(each.table), each.message_seq == number("seq")).limit(1))
+    for each in OF_MESSAGES
+    if each.stored.fixes_calls
+]
 _turn: Final = Statement(
     sa.select(TURN.c.kind, TURN.c.first_seq, TURN.c.last_seq, as_stored(TURN.c.metadata)).where(
         of_session(TURN), TURN.c.turn_no == number("turn_no")
@@ -307,9 +313,9 @@ class _Edit:
         """Return True if the message belongs to a summary or, for a removed message, belonged to one."""
         return any(self._select(each, turn_no=self.row["turn_no"]) for each in _compactions)
 
-    def has_begun_calls(self) -> bool:
-        """Return True if a call that the message asks for was begun."""
-        return self._select(_begun) is not None
+    def has_fixed_calls(self) -> bool:
+        """Return True if the tool calls of the message may not change, because one was begun."""
+        return any(self._select(each) is not None for each in _fixing)
 
     def change(self, kind: EditKind) -> LogChange:
         """Begin the change of the message."""

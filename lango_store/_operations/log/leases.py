@@ -7,6 +7,7 @@ only decides when another owner may take over.
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -17,7 +18,8 @@ from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, co
 from lango_store._operations.log import owed
 from lango_store._operations.log.append_statements import lease_end
 from lango_store._operations.rows import session_value, stored_time, whole_number
-from lango_store._operations.session import sessions
+from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
@@ -36,7 +38,6 @@ _IS_OPEN: Final = sa.and_(LIVE, SESSION.c.lease_token.is_not(None))
 # Take and release
 
 _TOKEN: Final = number("lease_token")
-_ONE: Final = sa.literal_column("1", sa.BigInteger())
 _ATTEMPTS: Final = sa.func.coalesce(SESSION.c.attempts, sa.literal_column("0", sa.BigInteger()))
 _IS_OURS: Final = SESSION.c.lease_token == _TOKEN
 IS_ENDED: Final = sa.or_(SESSION.c.lease_token.is_(None), SESSION.c.lease_until <= NOW)
@@ -65,7 +66,8 @@ _release: Final = _update(lambda _: owed.RELEASED, _IS_OURS)
 _TURN: Final = text("turn_id")
 _claim: Final = _update(
     lambda dialect: (
-        {"lease_token": _TOKEN, "lease_turn": _TURN, "lease_until": lease_end(dialect), "attempts": _ATTEMPTS + _ONE}
+        {"lease_token": _TOKEN, "lease_turn": _TURN, "lease_until": lease_end(dialect)}
+        | {"attempts": _ATTEMPTS + number("counted")}
         | owed.BEGUN
     ),
     LIVE,
@@ -73,6 +75,7 @@ _claim: Final = _update(
     IS_ENDED,
     sa.func.coalesce(SESSION.c.lease_turn, _TURN) == _TURN,
 )
+_set_attempts: Final = _update(lambda _: {"attempts": column(SESSION.c.attempts)}, _IS_OURS)
 _postpone: Final = _update(
     lambda _: (
         owed.NOT_SAVED
@@ -103,9 +106,17 @@ def take(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: 
     return _run(_take, connection, now, key, lease, turn_id=turn_id)
 
 
-def claim(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease) -> bool:
-    """Take the lease of a live session for the turn that it is owed, and count the attempt; False if none is owed."""
-    return _run(_claim, connection, now, key, lease, turn_id=turn_id)
+def claim(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease, *, counts: bool) -> bool:
+    """Take the lease of a live session for the turn that it is owed; return False if none is owed.
+
+    With `counts`, count the attempt now, because its process may die and never report its end.
+    """
+    return _run(_claim, connection, now, key, lease, turn_id=turn_id, counted=int(counts))
+
+
+def set_attempts(connection: AnyConnection, key: str, token: int, attempts: int) -> None:
+    """Change the number of attempts that count, if the session still has the lease."""
+    _set_attempts.run(connection, {"key": key, "lease_token": token, "attempts": attempts})
 
 
 def settle(connection: sa.Connection, _: datetime, key: str, token: int) -> None:
@@ -151,7 +162,12 @@ def extend(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> No
 # Read
 
 _find: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN))
-_all: Final = Statement(lambda _: sa.select(*_OPEN).where(_IS_OPEN).order_by(SESSION.c.lease_until).limit(_LISTED))
+
+
+@cache
+def _all(names: tuple[str, ...]) -> Statement:
+    query = sa.select(*_OPEN).where(_IS_OPEN).order_by(SESSION.c.lease_until).limit(_LISTED)
+    return Statement(lambda dialect: query.where(*lists.conditions(dialect, names)))
 
 
 def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
@@ -173,9 +189,9 @@ def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -
         raise TurnInProgress(key, current.id, current.until)
 
 
-def read(connection: AnyConnection, now: Moment) -> list[OpenTurn]:
-    """Return the turns in progress of all live sessions in the order in which their leases end, at most 1,000."""
-    return [_decoded(row) for row in _all.run(connection, {"now": dialect_of(connection).time(now)})]
+def read(connection: AnyConnection, now: Moment, chosen: Filter) -> list[OpenTurn]:
+    """Return the turns in progress of chosen sessions in the order in which their leases end, at most 1,000."""
+    return [_decoded(row) for row in _all(chosen.named()).run(connection, chosen.values(dialect_of(connection), now))]
 
 
 def _decoded(row: Any) -> OpenTurn:

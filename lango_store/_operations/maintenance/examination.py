@@ -1,6 +1,8 @@
 """The checks of `doctor`: find damage and risky settings, and repair faults that have only one correct repair."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -19,11 +21,11 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
 )
-from lango_store._operations.log import counters, owed, payloads, removals
+from lango_store._operations.log import changes, counters, owed, payloads, removals
 from lango_store._operations.maintenance import search, transfer
 from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
-from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
+from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._values.reports import Finding
 from lango_store.errors import DamagedMessage
 from lango_store.tables import Base
@@ -101,6 +103,12 @@ def _orphans(connection: sa.Connection) -> Iterator[Fault]:
             yield table.name, f"{number} rows of {table.name} belong to no session", "doctor --repair deletes them"
 
 
+def _without_message(connection: sa.Connection) -> Iterator[Fault]:
+    for key, table, number, seq in changes.orphans(connection):
+        detail = f"session {key!r}: {number} rows of {table} belong to messages that do not exist, such as {seq}"
+        yield _shown(key), detail, "doctor --repair deletes them"
+
+
 def _missing_payloads(connection: sa.Connection) -> Iterator[Fault]:
     for key, seq, digest in payloads.missing(connection):
         detail = f"session {key!r}: payload {digest} of message {seq} is missing"
@@ -132,7 +140,28 @@ def _times(connection: sa.Connection) -> Iterator[Fault]:
         query = sa.select(key, sa.func.count(), sa.func.min(sa.cast(column, sa.Text))).where(wrong).group_by(key)
         for owner, number, example in connection.execute(query):
             detail = f"session {owner!r}: {column} holds {number} in a form that does not sort, such as {example!r}"
-            yield _shown(owner), detail, "write them by hand in the form 2026-11-21T12:00:00.123456+00:00"
+            remedy = "doctor --repair rewrites those that have a time zone; correct the others with SQL"
+            yield _shown(owner), detail, f"{remedy}, in the form 2026-11-21T12:00:00.123456+00:00"
+
+
+def _rewrite_times(connection: sa.Connection, finding: Finding) -> bool:
+    """Rewrite the times of a finding that have a time zone; return True if the others are none."""
+    are_all = True
+    for column in (table.c[name] for table, described in TABLES.items() for name in described.times):
+        if f": {column} holds " not in finding.detail:
+            continue
+        stored = sa.cast(column, sa.Text)
+        wrong = dialect_of(connection).is_malformed_time(column)
+        of_owner = key_column(column.table) == finding.subject
+        for (text,) in connection.execute(sa.select(stored).where(of_owner, column.is_not(None), wrong).distinct()):
+            with suppress(ValueError):
+                moment = datetime.fromisoformat(text)
+                if moment.tzinfo is not None:
+                    is_stored = sa.and_(of_owner, stored == text)
+                    connection.execute(sa.update(column.table).where(is_stored).values({column: moment}))
+                    continue
+            are_all = False
+    return are_all
 
 
 def _sessions(connection: sa.Connection) -> Iterator[Fault]:
@@ -150,14 +179,48 @@ def _unreadable(*tables: sa.Table) -> Callable[[sa.Connection], Iterator[Fault]]
         for table in tables:
 
             def decode(*values: Any, table: sa.Table = table) -> None:
-                RowEncoder().encode_stored(table, transfer.stored_row(table, values))
+                _decode(table, values)
 
             key, owner = ("scope", "scope") if table is SHARED_VALUE else ("session_key", "session")
             for fault in _damaged(connection, TABLES[table].selected, decode):
                 fact = fault.fact.removesuffix(SEE_DOCTOR).replace("session", owner, 1)
-                yield fault.key, fact, f"fix or delete its row of {table.name} by hand, {key} {fault.key!r}"
+                remedy = "doctor --repair --delete-unreadable deletes its row"
+                yield fault.key, fact, f"{remedy}; or correct it with SQL: {table.name}, {key} {fault.key!r}"
 
     return check
+
+
+def _decode(table: sa.Table, values: Sequence[Any]) -> None:
+    RowEncoder().encode_stored(table, transfer.stored_row(table, values))
+
+
+def _delete_unreadable(connection: sa.Connection, table: sa.Table, owner: str) -> bool:
+    """Delete the unreadable rows of a session or scope; return False if one of them cannot be found by its key."""
+    if table is not SHARED_VALUE:
+        _lock(connection, owner)
+    described = TABLES[table]
+    query = sa.select(*described.selected).where(key_column(table) == owner)
+    with dialect_of(connection).bytes_for_bad_text(connection):
+        rows = connection.execute(query).all()
+    are_all = True
+    for row in rows:
+        try:
+            _decode(table, row)
+        except DamagedMessage:
+            stored = dict(zip(described.names, row, strict=True))
+            of_row = [column == stored[column.name] for column in table.primary_key]
+            are_all &= connection.execute(sa.delete(table).where(*of_row)).rowcount == 1
+    if table is TURN:
+        removals.detach_misplaced(connection, owner)
+    if table is MESSAGE:
+        payloads.release(connection, owner)
+    if table in (MESSAGE, TURN):
+        counters.correct(connection, owner)
+    return are_all
+
+
+def _lock(connection: sa.Connection, key: str) -> None:
+    connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update())
 
 
 def _damaged(
@@ -187,6 +250,16 @@ def _search_index(connection: sa.Connection) -> Iterator[Fault]:
         yield "lango_search", detail, remedy
 
 
+UNREADABLE: Final[dict[str, tuple[sa.Table, ...]]] = {
+    "unreadable message": (MESSAGE,),
+    "unreadable turn": (TURN,),
+    "unreadable value": (VALUE, SHARED_VALUE),
+    "unreadable draft, inbox, call or suspension": tuple(
+        each.table for each in CHILDREN if each.table not in (MESSAGE, TURN, VALUE)
+    ),
+}
+"""The tables of each check for unreadable rows."""
+
 CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "settings": _settings,
     "damaged file": _damage,
@@ -197,17 +270,13 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "misplaced message": _misplaced,
     "repeated id": _repeated_ids,
     "orphans": _orphans,
+    "row without message": _without_message,
     "missing payload": _missing_payloads,
     "unused payload": _unused_payloads,
     "empty inbox": _empty_inboxes,
     "time in another form": _times,
     "unreadable session": _sessions,
-    "unreadable message": _unreadable(MESSAGE),
-    "unreadable turn": _unreadable(TURN),
-    "unreadable value": _unreadable(VALUE, SHARED_VALUE),
-    "unreadable draft, inbox, call or suspension": _unreadable(
-        *(each.table for each in CHILDREN if each.table not in (MESSAGE, TURN, VALUE))
-    ),
+    **{name: _unreadable(*tables) for name, tables in UNREADABLE.items()},
     "search index": _search_index,
 }
 """The checks by the name of their findings. They need all tables of the store."""
@@ -219,8 +288,13 @@ def check(connection: sa.Connection, name: str) -> list[Finding]:
     return [Finding(name=name, subject=subject, detail=detail, remedy=remedy) for subject, detail, remedy in faults]
 
 
-def repair(connection: sa.Connection, finding: Finding) -> bool:
-    """Repair the fault of a finding; return False if it has to be repaired by hand."""
+def repair(connection: sa.Connection, finding: Finding, *, delete_unreadable: bool) -> bool:
+    """Repair the fault of a finding; return False if this function cannot repair it."""
+    if finding.name in UNREADABLE and delete_unreadable:
+        tables = UNREADABLE[finding.name]
+        return sum(_delete_unreadable(connection, each, finding.subject) for each in tables) == len(tables)
+    if finding.name == "time in another form":
+        return _rewrite_times(connection, finding)
     if finding.name == "missing index":
         for table in Base.metadata.sorted_tables:
             for index in table.indexes:
@@ -231,12 +305,15 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
     elif finding.name == "misplaced message":
         removals.detach_misplaced(connection, finding.subject)
     elif finding.name == "unused payload":
-        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, finding.subject)).with_for_update())
+        _lock(connection, finding.subject)
         payloads.release(connection, finding.subject)
     elif finding.name == "empty inbox":
-        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, finding.subject)).with_for_update())
+        _lock(connection, finding.subject)
         awaiting = sa.update(SESSION).where(of_session(SESSION, finding.subject), _AWAITS_NOTHING)
         connection.execute(awaiting.values(owed.EMPTIED))
+    elif finding.name == "row without message":
+        _lock(connection, finding.subject)
+        changes.delete_orphans(connection, finding.subject)
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]
         connection.execute(sa.delete(table).where(_orphaned(table)))

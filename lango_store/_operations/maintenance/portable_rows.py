@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 from lango_store._operations.binds import CHANGE, INBOX, MESSAGE, PAYLOAD, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store._operations.log import counters
 from lango_store._operations.maintenance import transfer
-from lango_store._operations.maintenance.session_tables import TABLES, SessionTable
 from lango_store._operations.maintenance.transfer import Row
 from lango_store._operations.rows import WAITING_FIELDS, encode_message, encode_object, encode_session, encode_waiting
 from lango_store._operations.session.sessions import MAX_TTL
+from lango_store._operations.session_tables import TABLES, SessionTable
 from lango_store._rows.encoding import (
     checked_key,
     checked_name,

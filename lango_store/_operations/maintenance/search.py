@@ -66,9 +66,9 @@ def conditions(
         wanted = MessageRole(encode_role(role)).canonical
         messages.append(message.c.role.in_([each for each in MessageRole if each.canonical is wanted]))
     if since is not None:
-        messages.append(message.c.created_at >= aware(since))
+        messages.append(message.c.created_at >= aware(since, "since"))
     if until is not None:
-        messages.append(message.c.created_at < aware(until))
+        messages.append(message.c.created_at < aware(until, "until"))
     return sessions, messages
 
 

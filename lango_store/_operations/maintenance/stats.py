@@ -1,5 +1,6 @@
 """Statistics of a store, from the counters of its sessions and the lists of its payloads; messages are not read."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -8,7 +9,7 @@ import sqlalchemy as sa
 from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import NOW, SESSION, time
-from lango_store._operations.log import payloads
+from lango_store._operations.log import payloads, pending
 from lango_store._values.reports import AgentStats, Stats
 from lango_store.errors import DamagedDatabase
 from lango_store.tables import Base, expired_at
@@ -31,8 +32,15 @@ _sums: Final = Statement(
 )
 
 
-def sum_up(connection: sa.Connection, now: datetime) -> Stats:
-    """Return the numbers of sessions, messages and tokens per agent, and totals of the whole store."""
+CountWaiting = Callable[[sa.Connection, datetime], dict[str, Any]]
+"""Counts work that waits, by the names of the fields of `Stats`."""
+
+
+def sum_up(connection: sa.Connection, now: datetime, *counts: CountWaiting) -> Stats:
+    """Return the numbers of sessions, messages and tokens per agent, and totals of the whole store.
+
+    `counts` are the functions of rooms that count work that waits.
+    """
     rows = _sums.run(connection, {})
     agents = [
         AgentStats(agent_id=_text(agent_id), sessions=sessions, messages=_number(messages), tokens=_number(tokens))
@@ -53,6 +61,7 @@ def sum_up(connection: sa.Connection, now: datetime) -> Stats:
         saved_bytes=whole - payload_bytes,
         agents=agents,
         expiring=expiring,
+        **{name: number for count in (pending.count, *counts) for name, number in count(connection, now).items()},
     )
 
 

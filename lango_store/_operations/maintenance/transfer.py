@@ -26,10 +26,10 @@ from lango_store._operations.binds import (
     of_sessions,
 )
 from lango_store._operations.log import payloads
-from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
 from lango_store._operations.paging import Pages
 from lango_store._operations.rows import next_start, seq_or_zero
 from lango_store._operations.session.sessions import new_incarnation
+from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import decode_time
 from lango_store.errors import DamagedMessage, DatabaseUnavailable

@@ -13,7 +13,7 @@ from lango_store._operations.binds import SESSION, of_session, of_sessions, sess
 from lango_store._operations.paging import chunks
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session import levels
-from lango_store._operations.session.sessions import MAX_TTL
+from lango_store._operations.session.sessions import MAX_TTL, check_duration
 from lango_store._rows.encoding import aware, encode_text, end_of_prefix
 from lango_store._values.model import SessionInfo
 from lango_store.tables import expired_at
@@ -72,11 +72,12 @@ class Policy:
             return [Reason(sa.true(), SESSION.c.key)]
         reasons = [Reason(expired_at(now), SESSION.c.expires_at)]
         if self.older_than is not None:
-            if not timedelta(0) <= self.older_than <= MAX_TTL:
-                raise ValueError(f"older_than={self.older_than} is not between 0 and 100 years")
+            check_duration("older_than", self.older_than, most=MAX_TTL)
             reasons.append(Reason(SESSION.c.updated_at <= now - self.older_than, SESSION.c.updated_at))
         if self.created_before is not None:
-            reasons.append(Reason(SESSION.c.created_at < aware(self.created_before), SESSION.c.created_at))
+            reasons.append(
+                Reason(SESSION.c.created_at < aware(self.created_before, "created_before"), SESSION.c.created_at)
+            )
         return reasons
 
     def filters(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:

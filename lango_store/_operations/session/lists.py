@@ -44,6 +44,14 @@ class Filters(TypedDict, total=False):
     expired: bool | None
 
 
+class WorkFilters(TypedDict, total=False):
+    """The sessions that a worker takes, or whose work is listed: those that match all of the filters."""
+
+    agent_id: str | None
+    user_id: str | None
+    key_prefix: str | None
+
+
 class Filter:
     """A filter of sessions. `expired` selects live sessions (False, the default), expired ones (True) or both (None).
 
@@ -68,7 +76,7 @@ class Filter:
         values: dict[str, Any] = {"now": dialect.time(now), "level": self._level}
         for name, value in self._values.items():
             is_time = name.endswith(("_since", "_before"))
-            values[name] = dialect.time(aware(value)) if is_time else encode_text(value, name)
+            values[name] = dialect.time(aware(value, name)) if is_time else encode_text(value, name)
         if "key_prefix" in values:
             values["prefix_end"] = end_of_prefix(values["key_prefix"])
         if "title" in values:
@@ -76,6 +84,12 @@ class Filter:
                 values["title"].encode().lower().decode()
             )  # only A to Z, which both databases fold in the same way
         return values
+
+
+def work_filter(which: WorkFilters) -> Filter:
+    """Return the filter of a list of work; raise TypeError for any other name."""
+    sessions.check_fields(which, WorkFilters)
+    return Filter(**which)
 
 
 _ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}
@@ -222,6 +236,6 @@ def read_cursor(cursor: str, method: str) -> tuple[str, datetime, str]:
         if not _CURSOR.fullmatch(text):  # check before decoding: deeply nested lists would exhaust the stack
             raise ValueError("is not a list of three texts")
         name, moment, key = json.loads(text)
-        return name, aware(datetime.fromisoformat(moment)), checked_key(key)
+        return name, aware(datetime.fromisoformat(moment), "cursor"), checked_key(key)
     except (ValueError, TypeError):
         raise InvalidCursor(f"{quoted(cursor)} is not a cursor of {method}: pass Page.next unchanged") from None

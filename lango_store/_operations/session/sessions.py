@@ -40,23 +40,25 @@ MAX_TRIES: Final = 3
 # Arguments
 
 
-def seconds(ttl: timedelta | None) -> float | None:
+def seconds(ttl: timedelta | None, name: str = "ttl") -> float | None:
     """Check a TTL and return it in seconds."""
     if ttl is None:
         return None
     if not isinstance(ttl, timedelta):  # a number could mean seconds or minutes
-        raise TypeError(f"ttl is {type(ttl).__name__}: give a timedelta, such as timedelta(minutes=30), or None")
+        raise TypeError(f"{name} is {type(ttl).__name__}: give a timedelta, such as timedelta(minutes=30), or None")
     if not timedelta(0) < ttl <= MAX_TTL:
-        raise ValueError(f"ttl {ttl} is not between 0 and 100 years: give None for a session that never expires")
+        raise ValueError(f"{name} {ttl} is not between 0 and 100 years: give None for a session that never expires")
     return ttl.total_seconds()
 
 
-def check_duration(name: str, value: timedelta, least: timedelta = timedelta(0)) -> timedelta:
-    """Return a duration between `least` and one day; raise TypeError or ValueError for any other value."""
+def check_duration(
+    name: str, value: timedelta, least: timedelta = timedelta(0), most: timedelta = MAX_DURATION
+) -> timedelta:
+    """Return a duration between two limits; raise TypeError or ValueError for any other value."""
     if not isinstance(value, timedelta):
         raise TypeError(f"{name} is {type(value).__name__}: give a timedelta, such as timedelta(minutes=2)")
-    if not least <= value <= MAX_DURATION:
-        raise ValueError(f"{name}={value} is not between {least} and {MAX_DURATION}")
+    if not least <= value <= most:
+        raise ValueError(f"{name}={value} is not between {least} and {most}")
     return value
 
 

@@ -1,5 +1,8 @@
 """Sessions for Google ADK in a `Store`: `Runner(…, session_service=LangoSessionService(store))`."""
 
-from lango_store.integrations.google_adk.service import LangoSessionService, StaleSessionError
+from lango_store.errors import needs_extra
+
+with needs_extra("google-adk"):
+    from lango_store.integrations.google_adk.service import LangoSessionService, StaleSessionError
 
 __all__ = ["LangoSessionService", "StaleSessionError"]

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from lango_store import DamagedMessage, Message, ToolCall
+from lango_store import DamagedMessage, Message, MessageRole, ToolCall
 from lango_store.integrations.counts import as_usage, counts_of
-from lango_store.integrations.fields import mapping, storable_text
+from lango_store.integrations.fields import arguments_object, mapping, storable_text
 from lango_store.integrations.langgraph.records import NAME, pack, unpack
-from lango_store.interchange.langchain_messages import role_of
+from lango_store.interchange.langchain_messages import kind_of, role_of
 
 _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "human": HumanMessage,
@@ -20,6 +20,7 @@ _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "system": SystemMessage,
     "tool": ToolMessage,
 }
+_REDACTED: Final = "(redacted)"
 _SHOWN: Final = ("type", "content", "name", "tool_call_id", "tool_calls")
 
 
@@ -39,34 +40,68 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
         tool_calls=calls,
         extra={NAME: {"type": original.type, **rest}},
     )
-    is_shown = type(original) is _CLASSES.get(original.type) and _is_json(rest) and _is_json(original.content)
+    is_shown = type(original) is _CLASSES.get(original.type) and is_json(rest) and is_json(original.content)
     if is_shown and _original_of(message, serde) == original:
         return message
-    text = original.text if _is_json(original.content) else str(original.content)
     changes = {
-        "content": str(text),
-        "tool_calls": [call for call in calls if _is_json(call.arguments)],
+        "content": _text_of(original),
+        "tool_calls": [call for call in calls if is_json(call.arguments)],
         "extra": {NAME: {"type": original.type, "packed": pack(serde, original)}},
     }
     return message.model_copy(update=changes)
 
 
+def _text_of(original: BaseMessage) -> str:
+    """Return the content of the message in the log, if that has the original as packed bytes."""
+    return str(original.text if is_json(original.content) else original.content)
+
+
 def _original_of(message: Message, serde: Any) -> BaseMessage:
-    """Return the message of LangChain that `message_of` converted, with the changes of later edits."""
-    rest = dict(message.extra.get(NAME, {}))
+    """Return the message of LangChain that `message_of` converted, with the changes of later edits.
+
+    A message without `extra` was redacted or replaced. It gets the id of the log's message: without an id, the graph
+    would add a random one, and store the message again.
+    """
+    if message.role is MessageRole.RECORD:
+        message = shown(message)
+    is_known = NAME in message.extra
+    rest: dict[str, Any] = dict(message.extra[NAME]) if is_known else {"id": message.id}
+    content = "" if message.content is None else message.content
     if "packed" in rest:
         packed: BaseMessage = unpack(serde, rest["packed"])
-        return packed
-    kind = rest.pop("type", "human")
-    fields = rest | {"content": "" if message.content is None else message.content, "name": message.name}
+        return packed if content == _text_of(packed) else packed.model_copy(update={"content": content})
+    kind = rest["type"] if is_known else kind_of(message.role)
+    if kind in _CLASSES and role_of(kind) != message.role:
+        kind = kind_of(message.role)
+    fields = rest | {"type": kind, "content": content, "name": message.name}
     if kind == "ai":
-        calls = message.tool_calls
         fields["tool_calls"] = [
-            {"name": call.name, "args": call.arguments, "id": call.id, "type": "tool_call"} for call in calls
+            {"name": call.name, "args": arguments_object(call.arguments), "id": call.id, "type": "tool_call"}
+            for call in message.tool_calls
         ]
     if kind == "tool":
         fields["tool_call_id"] = message.tool_call_id or ""
     return _CLASSES[kind](**fields)
+
+
+def hidden(message: Message) -> Message:
+    """Return a message as a record. Its author is its role, because a redaction removes `extra`."""
+    changes = {
+        "role": MessageRole.RECORD,
+        "author": message.role.value,
+        "content": "" if message.content is None else message.content,
+    }
+    return message.model_copy(update=changes)
+
+
+def shown(message: Message) -> Message:
+    """Return the message that became this record."""
+    kind = mapping(message.extra.get(NAME)).get("type")
+    # An earlier release stored no author.
+    redacted = MessageRole.TOOL if message.tool_call_id else MessageRole.USER
+    role = role_of(kind) if kind else next((role for role in MessageRole if role == message.author), redacted)
+    content = _REDACTED if message.content is None else message.content
+    return message.model_copy(update={"role": role, "author": None, "content": content})
 
 
 def originals_of(key: str, messages: Sequence[Message], serde: Any) -> list[BaseMessage]:
@@ -97,7 +132,8 @@ def usage_of(messages: Sequence[BaseMessage]) -> tuple[dict[str, Any], list[Any]
     return as_usage(total), models
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
+    """Return True if JSON holds a value without loss."""
     try:
         return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
     except (TypeError, ValueError, RecursionError):

@@ -17,6 +17,7 @@ from typing import Any, Final
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
 from lango_store import Conversation, Message, MessageRole
+from lango_store.integrations.fields import mapping
 
 NAME: Final = "langgraph"
 """The name under which the rest of a message is stored in `extra`, and the author of records."""
@@ -111,12 +112,17 @@ class Stored:
 
 
 def stored(conversation: Conversation, prefix: str, count: int = 4) -> Iterator[Stored]:
-    """Yield the checkpoints whose record ids start with a text, the last one first; read `count` records at first."""
+    """Yield the checkpoints whose record ids start with a text, the last one first; read `count` records at first.
+
+    A redacted record has no content, and is left out.
+    """
     previous = None
     while True:
         found = conversation.all_messages(id_prefix=prefix, last=count)
         writes: list[Message] = []
         for each in reversed(found):
+            if each.content is None:
+                continue
             if each.name != "checkpoint":
                 writes.append(each)
             elif previous is None or str(each.id) < previous:
@@ -128,9 +134,17 @@ def stored(conversation: Conversation, prefix: str, count: int = 4) -> Iterator[
         count *= 4
 
 
-def seqs_of(holder: Message) -> list[int]:
-    """Return the seqs of the messages that a checkpoint's record lists."""
-    listed = holder.content[CHANNEL]
+def has_value(holder: Message | None, channel: str) -> bool:
+    """Return True if a record has the value of a channel; a redacted one has none."""
+    content = mapping(holder and holder.content)
+    return channel in mapping(content.get("values")) or (channel == CHANNEL and CHANNEL in content)
+
+
+def seqs_of(holder: Message | None) -> list[int]:
+    """Return the seqs of the messages that a record lists, if it is a checkpoint's."""
+    listed = mapping(holder and holder.content).get(CHANNEL)
+    if holder is None or listed is None:
+        return []
     return [*itertools.accumulate(listed["steps"]), *range(holder.seq - listed["new"], holder.seq)]
 
 

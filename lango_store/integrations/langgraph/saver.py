@@ -5,9 +5,9 @@ import itertools
 import json
 import random
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from langchain_core.messages import BaseMessage
@@ -25,33 +25,65 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from lango_store import AsyncStore, Conflict, Conversation, Message, MessageRole, SessionExpired, SessionNotFound, Store
+from lango_store import (
+    AsyncStore,
+    Conflict,
+    Conversation,
+    DamagedMessage,
+    Message,
+    MessageRole,
+    SessionExpired,
+    SessionInfo,
+    SessionNotFound,
+    Store,
+)
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.fields import level_id, level_key, turn_metadata
+from lango_store.integrations.fields import level_id, level_key, mapping, turn_metadata
 from lango_store.integrations.langgraph import records
-from lango_store.integrations.langgraph.messages import hash_of, message_of, originals_of, usage_of
+from lango_store.integrations.langgraph.messages import (
+    hash_of,
+    hidden,
+    is_json,
+    message_of,
+    originals_of,
+    shown,
+    usage_of,
+)
 from lango_store.integrations.langgraph.records import CHANNEL, NAME, Stored, pack, unpack
-from lango_store.interchange.langchain_messages import role_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _CACHED: Final = 128
+_NEAR: Final = 2**20
 _NO_SESSION: Final = (SessionNotFound, SessionExpired)
 
-Listed = list[tuple[int, int]]
-"""Hash and `seq` of each message of a checkpoint."""
+Listed = list[tuple[tuple[int, ...], int]]
+"""Hashes and `seq` of each message of a checkpoint; a message that was redacted or edited has several hashes."""
 
 
 class _Known(NamedTuple):
     """The facts about a checkpoint that its successor needs."""
 
     id: str
+    seq: int
     versions: ChannelVersions
     holders: Mapping[str, int]
     listed: Listed
     is_shown: bool
     """If the session shows the messages of this checkpoint."""
+    info: SessionInfo | None
+    """The session when the log had the checkpoint."""
+
+
+_Loaded = tuple[Stored, CheckpointTuple, Sequence[int]]
+"""A checkpoint as it is stored and as it is loaded, with the seqs of its messages."""
+
+_NO_PARENT: Final = _Known("", 0, {}, {}, [], is_shown=False, info=None)
+
+
+class _ParentRemoved(Exception):
+    """The log no longer has the parent of a checkpoint."""
 
 
 def _in_thread(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
@@ -122,9 +154,27 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             Conflict: With `fence=True`, the parent is not the last checkpoint; nothing was written.
             LeaseLost: The turn of `in_turn` has lost its lease; nothing was written.
         """
-        thread, namespace, parent_id = _where(config)
-        conversation = self._conversation(thread)
         parent = self._parent(config)
+        put = functools.partial(self._put, config, checkpoint, metadata, new_versions)
+        try:
+            return put(parent, parent)
+        except _ParentRemoved:  # the thread was deleted, cleared or cut, or has expired and begun again
+            return put(_NO_PARENT, parent)
+
+    def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+        parent: _Known,
+        before: _Known,
+    ) -> RunnableConfig:
+        """Store a checkpoint that refers to values and messages of its parent.
+
+        `before` is the checkpoint before it, even if the log no longer has that, and it cannot be the parent.
+        """
+        thread, namespace, parent_id = _where(config)
         versions, values = checkpoint["channel_versions"], dict(checkpoint["channel_values"])
         refs = {
             channel: seq
@@ -132,7 +182,8 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             if channel in values and channel not in new_versions and parent.versions.get(channel) == versions[channel]
         }
         values = {channel: value for channel, value in values.items() if channel not in refs}
-        content = {"parent": parent_id, "metadata": json.loads(json.dumps(get_checkpoint_metadata(config, metadata)))}
+        facts: Any = json.loads(json.dumps(get_checkpoint_metadata(config, metadata)))
+        content = {"parent": parent_id, "metadata": facts if is_json(facts) else pack(self.serde, facts)}
         is_root = not namespace and isinstance(self.serde, JsonPlusSerializer)
         kept, added, hashes = parent.listed if CHANNEL in refs else [], [], []
         if is_root and _is_messages(values.get(CHANNEL)):
@@ -149,31 +200,35 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         record = records.checkpoint_record(namespace, checkpoint["id"], **content)
         ids = (f"{checkpoint['id']}:{number}" for number in range(len(added)))  # a repeated call stores nothing twice
         messages = [*(message_of(each, id, self.serde) for each, id in zip(added, ids, strict=True)), record]
-        repeated = {hashed for hashed, _ in parent.listed}  # a message that is stored again was paid once
-        usage, models = usage_of([each for each, hashed in zip(added, hashes, strict=True) if hashed not in repeated])
+        paid = {hashed for each, _ in before.listed for hashed in each}  # a message that is stored again was paid once
+        spent = [each for each, hashed in zip(added, hashes, strict=True) if hashed not in paid]
+        usage, models = usage_of(spent)
         remaining = {seq for _, seq in kept}
-        shown = self._shown(conversation, parent) if is_root else remaining
+        shown_before = self._shown(thread, before, parent, checkpoint["id"]) if is_root else remaining
+        is_atomic = parent is not _NO_PARENT or self._fence or shown_before != remaining
 
-        def write(store: Store) -> Sequence[Message]:
+        def write(store: Store) -> tuple[Sequence[Message], SessionInfo | None]:
             conversation = store.conversation(self._key(thread))
             if usage:
-                metadata = turn_metadata(models)
-                turn = conversation.save_turn(messages, usage, metadata=metadata, create=True)
+                turn = conversation.save_turn(messages, usage, metadata=turn_metadata(models), create=True)
                 written: Sequence[Message] = turn.messages
             else:
                 written = conversation.append_messages(messages, create=True)
-            if changed := (shown ^ remaining) - {each.seq for each in written}:
-                for each in conversation.all_messages(seqs=sorted(changed)):
-                    role = MessageRole.RECORD if each.seq in shown else role_of(each.extra[NAME]["type"])
-                    conversation.edits.update(each.seq, each.model_copy(update={"role": role}))
             if self._fence:
-                self._check_parent(conversation, namespace, parent_id, checkpoint["id"])
-            return written
+                _check_last(conversation, namespace, parent_id, checkpoint["id"])
+            info = _info(conversation) if is_atomic else None
+            # The append has locked the session's row, so nothing is removed between the check and the commit.
+            if not written[-1].replayed and not _has_parent(conversation, info, namespace, parent, refs):
+                raise _ParentRemoved
+            for each in _changed_roles(conversation, shown_before, remaining):
+                conversation.edits.update(each.seq, each)
+            return written, info
 
-        written = self.store.transact(write) if self._fence or shown != remaining else write(self.store)
-        listed = [*kept, *zip(hashes, (each.seq for each in written), strict=False)]
+        written, info = self.store.transact(write) if is_atomic else write(self.store)
+        listed = [*kept, *(((hashed,), each.seq) for hashed, each in zip(hashes, written, strict=False))]
         holders = Stored(written[-1], []).holders
-        self._remember(conversation, namespace, _Known(checkpoint["id"], dict(versions), holders, listed, is_root))
+        known = _Known(checkpoint["id"], written[-1].seq, dict(versions), holders, listed, is_root, info)
+        self._remember(self._key(thread), namespace, known)
         return _config(thread, namespace, checkpoint["id"])
 
     def put_writes(
@@ -201,21 +256,24 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         """Load a checkpoint, by default the last one of the namespace. See `BaseCheckpointSaver.get_tuple`.
 
         Raises:
-            DamagedMessage: A message cannot be read.
+            DamagedMessage: A message cannot be read, or a value was deleted or redacted.
         """
         thread, namespace, checkpoint_id = _where(config)
-        conversation = self._conversation(thread)
-        found = next(self._checkpoints(thread, namespace, checkpoint_id), None)
+        found = self._loaded(thread, namespace, checkpoint_id)
         if found is None:
             return None
-        loaded, seqs = self._load(thread, found)
-        known = self._known.get((conversation.key, namespace))
-        if known is None or known.id != found.id:
-            messages = loaded.checkpoint["channel_values"][CHANNEL] if seqs else []
-            listed = [(hash_of(each, self.serde), seq) for each, seq in zip(messages, seqs, strict=True)]
-            versions = loaded.checkpoint["channel_versions"]
-            known = _Known(found.id, versions, found.holders, listed, is_shown=checkpoint_id is None)
-            self._remember(conversation, namespace, known)
+        stored, loaded, seqs = found
+        known = self._known.get((self._key(thread), namespace))
+        is_known = known is not None and known.id == stored.id
+        # A run in progress still has a message as it was before it was redacted.
+        earlier = {seq: hashes for hashes, seq in known.listed} if known and is_known else {}
+        messages = loaded.checkpoint["channel_values"][CHANNEL] if seqs else []
+        hashed = [(hash_of(each, self.serde), seq) for each, seq in zip(messages, seqs, strict=True)]
+        listed = [((new, *(old for old in earlier.get(seq, ()) if old != new)), seq) for new, seq in hashed]
+        is_shown, info = (known.is_shown, known.info) if known and is_known else (checkpoint_id is None, None)
+        versions = loaded.checkpoint["channel_versions"]
+        new = _Known(stored.id, stored.record.seq, versions, stored.holders, listed, is_shown, info)
+        self._remember(self._key(thread), namespace, new)
         return loaded
 
     def list(
@@ -226,80 +284,114 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Yield checkpoints, the last one of each thread first. See `BaseCheckpointSaver.list`."""
+        """Yield checkpoints, the last one of each thread first. See `BaseCheckpointSaver.list`.
+
+        Raises:
+            DamagedMessage: A message cannot be read, or a value was deleted or redacted.
+        """
         where = config["configurable"] if config else {}
         namespace, checkpoint_id = where.get("checkpoint_ns"), get_checkpoint_id(config) if config else None
         end = get_checkpoint_id(before) if before else None
         found = (
             (thread, each)
             for thread in ([str(where["thread_id"])] if config else self._threads())
-            for each in self._checkpoints(thread, namespace, checkpoint_id)
-            if (end is None or each.id < end) and (filter or {}).items() <= each.content["metadata"].items()
+            for each in self._checkpoints(self.store, thread, namespace, checkpoint_id)
+            if (end is None or each.id < end) and (filter or {}).items() <= self._metadata(each).items()
         )
         for thread, each in itertools.islice(found, limit):
-            yield self._load(thread, each)[0]
+            if (loaded := self._loaded(thread, each.content["ns"], each.id, each)) is not None:
+                yield loaded[1]
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Read the writes of channels since their last value. See `BaseCheckpointSaver.get_delta_channel_history`."""
+        """Read the writes of channels since their last value. See `BaseCheckpointSaver.get_delta_channel_history`.
+
+        Raises:
+            DamagedMessage: A value, or an earlier checkpoint with writes, was deleted or redacted.
+        """
         thread, namespace, wanted = _where(config)
         history: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
-        remaining = set(channels)
-        target = next(self._checkpoints(thread, namespace, wanted), None)
+        target = next(self._checkpoints(self.store, thread, namespace, wanted), None)
         if target is None or (wanted := target.content["parent"]) is None:
             return history
-        steps = target.content["metadata"].get("counters_since_delta_snapshot", {}).values()
-        count = 8 + 2 * max((steps_since for _, steps_since in steps), default=0)
-        for each in records.stored(self._conversation(thread), records.prefix_of(namespace), count):
+        remaining = set(channels)
+        steps = self._metadata(target).get("counters_since_delta_snapshot", {})
+        count = 8 + 2 * max((steps_since for _, steps_since in steps.values()), default=0)
+        for each in _stored(self._conversation(thread), records.prefix_of(namespace), count):
             if each.id != wanted:
                 continue
             for task, channel, packed in reversed(each.pending()):
                 if channel in remaining:
                     history[channel]["writes"].insert(0, (task, channel, unpack(self.serde, packed)))
             if seeds := remaining & each.holders.keys():
-                values = self._load(thread, each)[0].checkpoint["channel_values"]
+                values = self._load(self.store, thread, each)[1].checkpoint["channel_values"]
                 for channel in seeds:
                     history[channel]["seed"] = values[channel]
                 remaining -= seeds
             wanted = each.content["parent"]
             if not (wanted and remaining):
-                break
+                return history
+        if missing := remaining & steps.keys():
+            raise _missing(self._key(thread), target, min(missing), f"checkpoint {wanted}")
         return history
 
-    def _checkpoints(self, thread: str, namespace: str | None, checkpoint_id: str | None) -> Iterator[Stored]:
+    def _checkpoints(
+        self, store: Store, thread: str, namespace: str | None, checkpoint_id: str | None
+    ) -> Iterator[Stored]:
         """Yield the checkpoints of a thread, or one of them, the last one first."""
         prefix = records.PREFIX if namespace is None else records.prefix_of(namespace) + (checkpoint_id or "")
-        found: Iterable[Stored] = records.stored(self._conversation(thread), prefix)
-        with suppress(*_NO_SESSION):
-            if namespace is None:
-                found = sorted(found, key=lambda each: each.id, reverse=True)
-            yield from (each for each in found if checkpoint_id is None or each.id == checkpoint_id)
+        found: Iterable[Stored] = _stored(store.conversation(self._key(thread)), prefix)
+        if namespace is None:
+            found = sorted(found, key=lambda each: each.id, reverse=True)
+        yield from (each for each in found if checkpoint_id is None or each.id == checkpoint_id)
 
-    def _load(self, thread: str, found: Stored) -> tuple[CheckpointTuple, Sequence[int]]:
-        """Load the values of a checkpoint, and return it with the seqs of its messages."""
-        conversation, content, holders = self._conversation(thread), found.content, found.holders
+    def _loaded(
+        self, thread: str, namespace: str, checkpoint_id: str | None, found: Stored | None = None
+    ) -> _Loaded | None:
+        """Find and load a checkpoint. Parts of one that was found before may have been deleted since."""
+        try:
+            found = found or next(self._checkpoints(self.store, thread, namespace, checkpoint_id), None)
+            return None if found is None else self._load(self.store, thread, found, all_messages=True)
+        except DamagedMessage:
+            with self.store.snapshot() as view:
+                found = next(self._checkpoints(view, thread, namespace, checkpoint_id), None)
+                return None if found is None else self._load(view, thread, found)
+
+    def _load(self, store: Store, thread: str, found: Stored, *, all_messages: bool = False) -> _Loaded:
+        """Load a checkpoint. With `all_messages`, raise `DamagedMessage` for a message that was deleted by hand."""
+        conversation, content, holders = store.conversation(self._key(thread)), found.content, found.holders
         rows = {found.record.seq: found.record}
-        if others := set(holders.values()) - rows.keys():
-            rows |= {each.seq: each for each in conversation.all_messages(seqs=sorted(others))}
-        values, listed = {}, []
+        rows |= _rows(conversation, set(holders.values()) - rows.keys())
+        values: dict[str, Any] = {}
+        listed: list[Message] = []
         for channel, seq in holders.items():
-            packed = rows[seq].content["values"].get(channel)
-            if packed is None:  # a message that was deleted by hand is missing
-                listed = conversation.all_messages(seqs=records.seqs_of(rows[seq]))
-                values[channel] = originals_of(conversation.key, listed, self.serde)
-            else:
+            row = rows.get(seq)
+            if row is None or not records.has_value(row, channel):
+                raise _missing(conversation.key, found, channel, f"record {seq}")
+            if (packed := row.content["values"].get(channel)) is not None:
                 values[channel] = unpack(self.serde, packed)
+                continue
+            seqs = records.seqs_of(row)
+            listed = [*_rows(conversation, set(seqs)).values()]
+            if all_messages and len(listed) < len(seqs):
+                raise _missing(conversation.key, found, channel, "a message")
+            values[channel] = originals_of(conversation.key, listed, self.serde)
         namespace, parent = content["ns"], content["parent"]
         checkpoint: Checkpoint = unpack(self.serde, content["checkpoint"])
         loaded = CheckpointTuple(
             config=_config(thread, namespace, found.id),
             checkpoint={**checkpoint, "channel_values": values},
-            metadata=content["metadata"],
+            metadata=self._metadata(found),
             parent_config=_config(thread, namespace, parent) if parent else None,
             pending_writes=[(task, channel, unpack(self.serde, packed)) for task, channel, packed in found.pending()],
         )
-        return loaded, [each.seq for each in listed]
+        return found, loaded, [each.seq for each in listed]
+
+    def _metadata(self, found: Stored) -> CheckpointMetadata:
+        """Return the metadata of a checkpoint."""
+        metadata: CheckpointMetadata = found.content["metadata"]
+        return metadata if isinstance(metadata, dict) else unpack(self.serde, metadata)
 
     # Delete and copy
 
@@ -320,7 +412,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         """Delete the checkpoints of runs, in all threads. See `BaseCheckpointSaver.delete_for_runs`."""
         runs = set(run_ids)
         for thread in self._threads():
-            self._keep(thread, lambda found: [e for e in found if e.content["metadata"].get("run_id") not in runs])
+            self._keep(thread, lambda found: [e for e in found if self._metadata(e).get("run_id") not in runs])
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete all but the last checkpoint of each namespace, or the threads. See `BaseCheckpointSaver.prune`.
@@ -331,7 +423,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             if strategy == "delete":
                 self.delete_thread(thread)
             else:
-                self._keep(thread, _last_ones)
+                self._keep(thread, self._last_ones)
 
     def _keep(self, thread: str, choose: Callable[[Sequence[Stored]], Sequence[Stored]]) -> None:
         """Delete checkpoints, and the messages that no other checkpoint has."""
@@ -340,16 +432,19 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             conversation = tx.conversation(self._key(thread))
             kept = choose([*records.stored(conversation, records.PREFIX)])
             log = {each.seq: each for each in conversation.all_messages()}
+            messages = {seq for each in log.values() if each.author == NAME for seq in records.seqs_of(each)}
             whole = {row.seq for each in kept for row in (each.record, *each.writes)}
             holders = {seq for each in kept for seq in each.holders.values()}
-            whole |= {
-                seq for holder in holders if CHANNEL in log[holder].content for seq in records.seqs_of(log[holder])
-            }
+            whole |= {seq for holder in holders for seq in records.seqs_of(log.get(holder))}
             for seq, each in log.items():
-                if seq in whole or not (each.author == NAME or NAME in each.extra):
+                if seq in whole or not (each.author == NAME or NAME in each.extra or seq in messages):
                     continue
                 if seq in holders:
-                    values = {name: each.content[name] for name in ("values", CHANNEL) if name in each.content}
+                    values = {
+                        name: mapping(each.content)[name]
+                        for name in ("values", CHANNEL)
+                        if name in mapping(each.content)
+                    }
                     changes = {"id": f"{NAME}-values:{seq}", "content": values}
                     conversation.edits.update(seq, each.model_copy(update=changes))
                 else:
@@ -357,6 +452,22 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
 
         with suppress(*_NO_SESSION):
             self.store.transact(keep)
+
+    def _last_ones(self, found: Sequence[Stored]) -> Sequence[Stored]:
+        """Return the last checkpoint of each namespace, and those since the last values of its delta channels."""
+        kept: list[Stored] = []
+        wanted: dict[str, str | None] = {}
+        missing: dict[str, set[str]] = {}
+        for each in found:  # the last one of each namespace first
+            namespace = each.content["ns"]
+            if wanted.get(namespace, each.id) == each.id:
+                kept.append(each)
+                delta = missing.setdefault(
+                    namespace, set(self._metadata(each).get("counters_since_delta_snapshot", ()))
+                )
+                delta -= each.holders.keys()
+                wanted[namespace] = each.content["parent"] if delta else None
+        return kept
 
     # Asynchronous versions
 
@@ -388,9 +499,21 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             if (thread := level_id(info.key, self._prefix)) is not None:
                 yield thread
 
-    def _remember(self, conversation: Conversation, namespace: str, known: _Known) -> None:
-        self._known[conversation.key, namespace] = known
-        self._known.move_to_end((conversation.key, namespace))
+    def _shown(self, thread: str, before: _Known, parent: _Known, id: str) -> Set[int]:
+        """Return the seqs of the messages that the session shows: those of the parent, or of the last checkpoint."""
+        listed = {seq for _, seq in before.listed}
+        if parent.is_shown:
+            return listed
+        conversation = self._conversation(thread)
+        rest = {} if before is parent else _rows(conversation, listed)
+        cut = {seq for seq, row in rest.items() if NAME in row.extra}  # a cut can leave messages without a checkpoint
+        last = next((each for each in _stored(conversation, records.prefix_of("")) if each.id != id), None)
+        holders = {last.holders[CHANNEL]} if last and CHANNEL in last.holders else set()
+        return cut.union(*map(records.seqs_of, _rows(conversation, holders).values()))
+
+    def _remember(self, key: str, namespace: str, known: _Known) -> None:
+        self._known[key, namespace] = known
+        self._known.move_to_end((key, namespace))
         while len(self._known) > _CACHED:
             self._known.popitem(last=False)
 
@@ -399,26 +522,10 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         thread, namespace, parent_id = _where(config)
         known = self._known.get((self._key(thread), namespace))
         if parent_id and (known is None or known.id != parent_id):
-            self.get_tuple(config)
+            with suppress(DamagedMessage):
+                self.get_tuple(config)
             known = self._known.get((self._key(thread), namespace))
-        is_parent = known is not None and known.id == parent_id
-        return known if known and is_parent else _Known("", {}, {}, [], is_shown=False)
-
-    def _shown(self, conversation: Conversation, parent: _Known) -> set[int]:
-        """Return the seqs of the graph's messages that the session shows."""
-        if parent.is_shown:
-            return {seq for _, seq in parent.listed}
-        try:
-            return {each.seq for each in conversation.messages() if NAME in each.extra}
-        except _NO_SESSION:
-            return set()
-
-    def _check_parent(self, conversation: Conversation, namespace: str, parent_id: str | None, id: str) -> None:
-        """Raise `Conflict` unless a new checkpoint follows its parent. The session's row must be locked."""
-        last = [each.id for each in itertools.islice(records.stored(conversation, records.prefix_of(namespace)), 2)]
-        if last != [each for each in (id, parent_id) if each]:
-            message = f"session {conversation.key!r} has a later checkpoint than {parent_id}: load the thread again"
-            raise Conflict(conversation.key, expected=0, last_seq=conversation.info().last_seq, message=message)
+        return known if known is not None and known.id == parent_id else _NO_PARENT
 
 
 def _where(config: RunnableConfig) -> tuple[str, str, str | None]:
@@ -434,25 +541,77 @@ def _is_messages(value: Any) -> bool:
     return bool(value) and isinstance(value, list) and all(isinstance(each, BaseMessage) for each in value)
 
 
+def _stored(conversation: Conversation, prefix: str, count: int = 4) -> Iterator[Stored]:
+    """Yield the checkpoints of `records.stored`, or none without a session."""
+    with suppress(*_NO_SESSION):
+        yield from records.stored(conversation, prefix, count)
+
+
+def _rows(
+    conversation: Conversation, seqs: Set[int], payloads: Literal["load", "reference"] = "load"
+) -> dict[int, Message]:
+    """Return the rows of a log that have these seqs and still exist."""
+    with suppress(*_NO_SESSION):
+        if seqs:
+            return {each.seq: each for each in conversation.all_messages(seqs=sorted(seqs), payloads=payloads)}
+    return {}
+
+
 def _common_start(listed: Listed, hashes: Sequence[int]) -> Listed:
     """Return the longest start of a new list that is stored in this order; messages may have been removed from it."""
     stored = iter(listed)
-    found = (next((pair for pair in stored if pair[0] == each), None) for each in hashes)
+    found = (next((pair for pair in stored if each in pair[0]), None) for each in hashes)
     return [pair for pair in itertools.takewhile(bool, found) if pair]
 
 
-def _last_ones(found: Sequence[Stored]) -> list[Stored]:
-    """Return the last checkpoint of each namespace, and those since the last values of its delta channels."""
-    kept: list[Stored] = []
-    wanted: dict[str, str | None] = {}
-    missing: dict[str, set[str]] = {}
-    for each in found:  # the last one of each namespace first
-        namespace = each.content["ns"]
-        if wanted.get(namespace, each.id) == each.id:
-            kept.append(each)
-            delta = missing.setdefault(
-                namespace, set(each.content["metadata"].get("counters_since_delta_snapshot", ()))
-            )
-            delta -= each.holders.keys()
-            wanted[namespace] = each.content["parent"] if delta else None
-    return kept
+def _missing(key: str, found: Stored, channel: str, part: str) -> DamagedMessage:
+    reason = (
+        f"{part}, which has the value of {channel!r}, was deleted or redacted: run the thread from another checkpoint"
+    )
+    return DamagedMessage(key, found.record.seq, "content", reason)
+
+
+def _info(conversation: Conversation) -> SessionInfo | None:
+    """Return a session, or None if it has expired."""
+    with suppress(*_NO_SESSION):
+        return conversation.info()
+    return None
+
+
+def _check_last(conversation: Conversation, namespace: str, parent_id: str | None, id: str) -> None:
+    """Raise `Conflict` unless a stored checkpoint follows its parent. The session's row must be locked."""
+    last = [each.id for each in itertools.islice(_stored(conversation, records.prefix_of(namespace)), 2)]
+    if last != [each for each in (id, parent_id) if each]:
+        message = f"session {conversation.key!r} has a later checkpoint than {parent_id}: load the thread again"
+        raise Conflict(conversation.key, expected=0, last_seq=conversation.info().last_seq, message=message)
+
+
+def _has_parent(
+    conversation: Conversation, info: SessionInfo | None, namespace: str, parent: _Known, refs: Mapping[str, int]
+) -> bool:
+    """Return True if the log still has a parent and the values to which its successor refers."""
+    if parent is _NO_PARENT:
+        return True
+    if info is None:
+        return False
+    # A revision starts at a random number, so a little higher one is that of the same session.
+    is_same = parent.info is not None and 0 <= info.revision - parent.info.revision < _NEAR
+    if parent.info and is_same and _removed(info) == _removed(parent.info):
+        return True
+    rows = _rows(conversation, {parent.seq, *refs.values()}, "reference")
+    is_stored = parent.seq in rows and rows[parent.seq].id == records.prefix_of(namespace) + parent.id
+    return is_stored and all(records.has_value(rows.get(seq), channel) for channel, seq in refs.items())
+
+
+def _removed(info: SessionInfo) -> int:
+    """Return a number that every removal and edit of messages increases."""
+    return info.last_seq - info.message_count - info.record_count
+
+
+def _changed_roles(conversation: Conversation, before: Set[int], remaining: Set[int]) -> Sequence[Message]:
+    """Return the messages that the session has to show or to hide, with their new roles."""
+    return [
+        shown(each) if each.seq in remaining else hidden(each)
+        for each in _rows(conversation, before ^ remaining).values()
+        if (each.role is MessageRole.RECORD) == (each.seq in remaining)
+    ]

@@ -1,20 +1,38 @@
 """Threads in the databases of LangGraph's own savers, which an adoption stores with `LangoSaver`."""
 
 import itertools
+import json
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import ormsgpack
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from lango_store import Conflict, SessionNotFound, Store
+from lango_store import (
+    Conflict,
+    DatabaseUnavailable,
+    InvalidValue,
+    LangoStoreError,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+)
+from lango_store.errors import quoted
+from lango_store.integrations.fields import level_key, mapping
 from lango_store.integrations.langgraph import records
 from lango_store.integrations.langgraph.saver import LangoSaver
+from lango_store.interchange.adoption.source import legible, reason_of
+from lango_store.interchange.fidelity import read_json
 
 _BATCH: Final = 20
+_LEVELS: Final = 199  # of metadata, which is one level deeper in its record
+_KINDS: Final = {"v": int, "ts": str, "id": str} | dict.fromkeys(
+    ("channel_values", "channel_versions", "versions_seen"), dict
+)
+"""The types of the parts of a checkpoint."""
 _SAFE: Final = JsonPlusSerializer(allowed_msgpack_modules=None)
 
 
@@ -39,21 +57,56 @@ class Thread(NamedTuple):
     """
 
     id: str
-    key: str
+    prefix: str
     saver: BaseCheckpointSaver[Any]
     ids: Sequence[tuple[str, str]]
-    paths: Mapping[str, str]
+    paths: Mapping[str, str | None]
+
+    @property
+    def key(self) -> str:
+        """The key of the session."""
+        return level_key(self.id, self.prefix)
+
+    def target(self, store: Store) -> LangoSaver:
+        """Return a saver that writes to the store."""
+        return LangoSaver(store, serde=_serde, prefix=self.prefix)
 
     def load(self, ids: Iterable[tuple[str, str]], skipped: list[str]) -> Iterator[CheckpointTuple]:
         """Load checkpoints. One that cannot be read is added to `skipped`."""
         for namespace, id in ids:
             where = {"thread_id": self.id, "checkpoint_ns": namespace, "checkpoint_id": id}
             try:
-                loaded = self.saver.get_tuple({"configurable": where})
-                assert loaded is not None
+                loaded = _checked(self.saver.get_tuple({"configurable": where}))
+            except sqlite3.Error:
+                raise
+            except Exception as error:  # a damaged value can make the parsers raise anything
+                if type(error).__module__.partition(".")[0] == "psycopg":
+                    raise DatabaseUnavailable(f"the source cannot be read: {error}") from error
+                skipped.append(_left_out(id, "read", error))
+            else:
                 yield loaded
-            except (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
-                skipped.append(f"checkpoint {id} cannot be read ({error}): left out")
+
+
+def _left_out(id: object, verb: str, error: Exception) -> str:
+    return f"table checkpoints, checkpoint {legible(id)} cannot be {verb} ({reason_of(error)}): left out"
+
+
+def _checked(loaded: CheckpointTuple | None) -> CheckpointTuple:
+    """Return a checkpoint unchanged. Raises ValueError if its parts have wrong types."""
+    if loaded is None or not isinstance(loaded.config["configurable"]["checkpoint_ns"], str):
+        raise ValueError("its ids are not text")
+    checkpoint, writes = loaded.checkpoint, loaded.pending_writes or []
+    if not isinstance(checkpoint, dict) or not isinstance(loaded.metadata, dict):
+        raise ValueError("the checkpoint or its metadata is not an object")
+    read_json(json.dumps(loaded.metadata), levels=_LEVELS, strict=False)
+    wrong = [name for name, kinds in _KINDS.items() if not isinstance(checkpoint.get(name), kinds)]
+    if wrong or checkpoint["id"] != loaded.config["configurable"]["checkpoint_id"]:
+        raise ValueError(f"wrong values: {', '.join(wrong or ['id'])}")
+    if loaded.parent_config and not isinstance(loaded.parent_config["configurable"]["checkpoint_id"], str):
+        raise ValueError("the id of its parent is not text")
+    if not all(isinstance(task, str) and isinstance(channel, str) for task, channel, _ in writes):
+        raise ValueError("the table of writes has a wrong task or channel")
+    return loaded
 
 
 def open_saver(connection: Any, *, has_paths: bool) -> BaseCheckpointSaver[Any]:
@@ -66,7 +119,9 @@ def open_saver(connection: Any, *, has_paths: bool) -> BaseCheckpointSaver[Any]:
             saver.is_setup, saver._has_task_path = True, has_paths
             return saver
         from langgraph.checkpoint.postgres import PostgresSaver
+        from psycopg.types.json import set_json_loads
 
+        set_json_loads(json.loads, connection)
         return PostgresSaver(connection, serde=_serde)
     except ImportError as error:
         raise ValueError(f"{error.name} is not installed: install langgraph-checkpoint-sqlite or -postgres") from error
@@ -80,42 +135,62 @@ def adopt(
     Raises `Conflict` if the session was not adopted, or has changed in the store and in the source.
     """
     try:
-        stored = {
-            (each.content["ns"], each.id) for each in records.stored(store.conversation(thread.key), records.PREFIX)
-        }
+        contents = (
+            mapping(each.record.content) for each in records.stored(store.conversation(thread.key), records.PREFIX)
+        )
+        stored = {(each["ns"], each["id"]) for each in contents if each}  # without those that were redacted
         adopted = [position for position, id in enumerate(thread.ids, 1) if id in stored]
         if not adopted:
-            raise _conflict(thread, "exists, and was not adopted from this source")
+            raise _conflict(thread, "exists, and has no checkpoint of this source", "adopt with another prefix")
+    except SessionExpired:
+        raise
     except SessionNotFound:
         stored, adopted = set(), [0]
-    new, has_grown = thread.ids[adopted[-1] :], not stored <= set(thread.ids)
+    old, new = thread.ids[: adopted[-1]], thread.ids[adopted[-1] :]
+    has_grown = any(id > old[-1][1] for _, id in stored.difference(old))
     if new and has_grown:
-        raise _conflict(thread, "has changed in the store and in the source")
-    grown = [] if has_grown else list(dict(thread.ids[: adopted[-1]]).items())  # the last checkpoint of each namespace
-    writes = sum(_adopt_writes(thread, store, each, dry_run=dry_run) for each in thread.load(grown, skipped))
+        fact = "has other new checkpoints in the store than in the source"
+        raise _conflict(thread, fact, "delete it in the store to adopt it again, or adopt with another prefix")
+    deque(thread.load((id for id in old if id not in stored), skipped), maxlen=0)  # reports those that were left out
+    grown = [] if has_grown else list(dict(old).items())  # the last checkpoint of each namespace
+    known = [id for id in grown if id in stored]
+    writes = sum(_adopt_writes(thread, store, each, skipped, dry_run=dry_run) for each in thread.load(known, skipped))
     count = 0
     for start in range(0, len(new), _BATCH):
         batch = [*thread.load(new[start : start + _BATCH], skipped)]
-        count += len(batch)
-        if batch and not dry_run:
-            store.transact(partial(_put, thread=thread, batch=batch))
+        count += len(batch) if dry_run else _put(thread, store, batch, skipped)
         on_rows(len(batch))
     if not stored:
         return "imported" if count else "failed", count
     return "continued" if count or writes else "already there", count
 
 
-def _conflict(thread: Thread, fact: str) -> Conflict:
-    message = f"session {thread.key!r} {fact}: it was not changed"
+def _conflict(thread: Thread, fact: str, remedy: str) -> Conflict:
+    message = f"session {quoted(thread.key)} {fact}: it was not changed, {remedy}"
     return Conflict(thread.key, expected=0, last_seq=0, message=message)
 
 
-def _put(tx: Store, thread: Thread, batch: Sequence[CheckpointTuple]) -> None:
-    saver = LangoSaver(tx, serde=_serde)
-    for each in batch:
-        where = {"thread_id": thread.id, "checkpoint_ns": each.config["configurable"]["checkpoint_ns"]}
-        saver.put(each.parent_config or {"configurable": where}, each.checkpoint, each.metadata, {})
-        _put_writes(saver, thread, each, each.pending_writes or [])
+def _put(thread: Thread, store: Store, batch: Sequence[CheckpointTuple], skipped: list[str]) -> int:
+    """Store checkpoints in one transaction, or each in its own if one cannot be stored. Return their number."""
+
+    def write(tx: Store) -> None:
+        saver = thread.target(tx)
+        for each in batch:
+            where = {"thread_id": thread.id, "checkpoint_ns": each.config["configurable"]["checkpoint_ns"]}
+            saver.put(each.parent_config or {"configurable": where}, each.checkpoint, each.metadata, {})
+            _put_writes(saver, thread, each, each.pending_writes or [])
+
+    try:
+        if batch:
+            store.transact(write)
+        return len(batch)
+    except Exception as error:  # the saver can raise anything for damaged values
+        if isinstance(error, LangoStoreError) and not isinstance(error, InvalidValue):
+            raise
+        if len(batch) > 1:
+            return sum(_put(thread, store, [each], skipped) for each in batch)
+        skipped.append(_left_out(batch[0].checkpoint["id"], "stored", error))
+        return 0
 
 
 def _put_writes(
@@ -123,14 +198,16 @@ def _put_writes(
 ) -> None:
     for task, group in itertools.groupby(writes, lambda write: write[0]):
         named = [(channel, value) for _, channel, value in group]
-        saver.put_writes(checkpoint.config, named, task, thread.paths.get(task, ""))
+        saver.put_writes(checkpoint.config, named, task, thread.paths.get(task) or "")
 
 
-def _adopt_writes(thread: Thread, store: Store, checkpoint: CheckpointTuple, *, dry_run: bool) -> int:
+def _adopt_writes(
+    thread: Thread, store: Store, checkpoint: CheckpointTuple, skipped: list[str], *, dry_run: bool
+) -> int:
     """Store the pending writes that a checkpoint got after it was adopted, and return their number."""
 
     def write(tx: Store) -> int:
-        saver = LangoSaver(tx, serde=_serde)
+        saver = thread.target(tx)
         stored = saver.get_tuple(checkpoint.config)
         known = [_packed(each) for each in (stored and stored.pending_writes) or []]
         new = [each for each in checkpoint.pending_writes or [] if _packed(each) not in known]
@@ -138,7 +215,11 @@ def _adopt_writes(thread: Thread, store: Store, checkpoint: CheckpointTuple, *, 
             _put_writes(saver, thread, checkpoint, new)
         return len(new)
 
-    return store.transact(write)
+    try:
+        return store.transact(write)
+    except InvalidValue as error:
+        skipped.append(_left_out(checkpoint.checkpoint["id"], "given its new writes", error))
+        return 0
 
 
 def _packed(write: tuple[str, str, Any]) -> tuple[Any, ...]:

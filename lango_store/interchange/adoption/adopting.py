@@ -4,7 +4,7 @@ The metadata of an adopted session says how many rows of the source it has, and 
 written together with the rows, so an adoption that was killed, or a source that grew, is continued after these rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -13,36 +13,36 @@ import sqlalchemy as sa
 from pydantic import Field
 
 from lango_store import errors
-from lango_store._features.named_values.groups import Values
-from lango_store._operations.binds import TURN, of_session
+from lango_store._operations.binds import MESSAGE, TURN, of_session
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import NewSession
-from lango_store._rows.encoding import encode_text
+from lango_store._rows.encoding import checked_key, encode_text
 from lango_store._values.model import UNSET, SessionInfo
 from lango_store._values.value import Value
 from lango_store.errors import quoted
 from lango_store.interchange import importing
-from lango_store.interchange.adoption import google_adk, langchain, langgraph, openai_agents
+from lango_store.interchange.adoption import google_adk, langchain, langgraph, openai_agents, values
 from lango_store.interchange.adoption.source import (
     CHARACTERS,
     PAGE,
+    Damaged,
+    Database,
     Original,
     Piece,
+    Shared,
     Source,
+    legible,
     mark_of,
     open_source,
     unread,
 )
 from lango_store.interchange.draft import Part, SessionDraft
-from lango_store.interchange.fidelity import check_message, mapping
+from lango_store.interchange.fidelity import check_message, is_storable_json, mapping, storable_id
 from lango_store.interchange.pieces import Pause
 from lango_store.store import Store
 
 SOURCES: Final[dict[str, Source]] = {each.NAME: each for each in (openai_agents, google_adk, langgraph, langchain)}
 """The frameworks whose databases can be adopted, in the order in which they are tried."""
-
-MARK: Final = "adopted"
-"""The name in the metadata of a session, and the scope of shared values, that says what was adopted."""
 
 
 class Adopted(Value):
@@ -56,7 +56,8 @@ class Adopted(Value):
             adopted from this source, or the source has changed or removed rows since. They were not changed. `failed`:
             see `skipped`. `left out`: `notes` names the columns of the source that hold data and are not adopted.
         messages: The number of messages that were added; for LangGraph, of checkpoints.
-        skipped: What could not be read or stored, with the reasons.
+        skipped: What could not be read or stored, with the table and the reason. Everything else was adopted. A
+            repeated adoption also reports the number of rows that were left out before.
         notes: What became of data that has no column.
         dry_run: True for a dry run, which writes nothing.
     """
@@ -75,6 +76,8 @@ def adopt(
     url: str,
     source: str | None = None,
     *,
+    table: str | None = None,
+    prefix: str = "",
     dry_run: bool = False,
     on_session: Callable[[Adopted], None] | None = None,
     on_rows: Callable[[int], None] = lambda _: None,
@@ -88,7 +91,12 @@ def adopt(
         store: The store to write to.
         url: The URL of the database to read, `sqlite:///…` or `postgresql://…`.
         source: The framework, a key of `adopting.SOURCES`. By default, it is detected by the tables.
-        dry_run: Return the reports of a real adoption, without writing anything.
+        table: Adopt only the sessions in this table of items, messages or checkpoints. By default, those in all tables
+            that have the columns of the framework.
+        prefix: A prefix of the session keys, so that sessions with one id in two sources do not collide. Pass it to the
+            framework's adapter too. Google ADK has none.
+        dry_run: Return the reports of a real adoption, without writing anything. Values of LangGraph are read, but it
+            is not tried whether they can be stored.
         on_session: Called with each report.
         on_rows: Called with the number of rows after each transaction.
 
@@ -96,8 +104,8 @@ def adopt(
         A report for each session, for each scope of shared values, and for data that is not adopted.
 
     Raises:
-        ValueError: `source` is unknown, no framework or several have tables in the database, or the framework's package
-            is needed but not installed.
+        ValueError: `source` is unknown, no framework or several have tables in the database, `table` is not one of
+            them, `prefix` is used with Google ADK, or the framework's package is needed but not installed.
         InvalidFile: The SQLite file is damaged or missing. Sessions that were adopted before are kept.
         DatabaseBusy: The database is busy. What was committed before is kept; run the adoption again.
         DatabaseUnavailable: A database cannot be reached. What was committed before is kept.
@@ -111,23 +119,60 @@ def adopt(
         if on_session is not None:
             on_session(report)
 
+    def failed(name: str, key: str, reason: str) -> None:
+        add(Adopted(key=key, source=name, state="failed", skipped=[reason], dry_run=dry_run))
+
     with open_source(url) as database:
-        names = [name for name, each in SOURCES.items() if source in (None, name) and each.recognizes(database)]
-        if len(names) != 1:
-            tables = " and ".join(names) or f"none of {', '.join(SOURCES if source is None else [source])}"
-            raise ValueError(f"the database has the tables of {tables}: check the URL, or choose the source")
-        chosen = SOURCES[names[0]]
-        for session in chosen.sessions(database):
-            add(_Adoption(store, session, chosen.NAME, dry_run=dry_run).run(on_rows))
-        for scope, values in chosen.shared(database):
-            add(_adopt_shared(store, scope, values, chosen.NAME, dry_run=dry_run))
+        chosen = _choose(database, source)
+        name, tables = chosen.NAME, chosen.tables(database)
+        if table is not None and table not in tables:
+            raise ValueError(f"{quoted(table)} is not a table of {name}: give one of {', '.join(tables)}")
+        table_of: dict[str, str] = {}
+        for session in chosen.sessions(database, tables if table is None else [table], prefix):
+            if isinstance(session, Damaged):
+                failed(name, *session)
+            elif session.key in table_of:
+                failed(name, legible(session.key), _same_key(session.table, table_of[session.key]))
+            else:
+                table_of[session.key] = session.table
+                add(_Adoption(store, session, name, dry_run=dry_run).run(on_rows))
+        for scope in chosen.shared(database):
+            if isinstance(scope, Damaged):
+                failed(name, *scope)
+            else:
+                add(_adopt_shared(store, scope, name, dry_run=dry_run))
         if notes := [*unread(database, chosen.columns(database))]:
-            add(Adopted(key=chosen.NAME, source=chosen.NAME, state="left out", notes=notes, dry_run=dry_run))
+            add(Adopted(key=name, source=name, state="left out", notes=notes, dry_run=dry_run))
     return reports
 
 
-_EMPTY: Final = mark_of({})
-_COLLISIONS: Final = (errors.Conflict, errors.UniqueViolation, errors.SessionExpired)
+def _choose(database: Database, source: str | None) -> Source:
+    """Return the framework whose tables the database has. Raises ValueError if there is not exactly one."""
+    candidates = [each for name, each in SOURCES.items() if source in (None, name)]
+    found = [each for each in candidates if each.tables(database)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = " and ".join(each.NAME for each in found)
+        raise ValueError(f"the database has the tables of {names}: choose one of them as the source")
+    for schema, tables in database.elsewhere().items():
+        other = database._replace(tables=tables, query=lambda *_: iter(()))
+        for each in candidates:
+            if each.tables(other):
+                remedy = "append ?options=-csearch_path%3D and the name of the schema to the URL"
+                raise ValueError(f"the tables of {each.NAME} are in the schema {quoted(schema)}: {remedy}")
+    names = ", ".join(each.NAME for each in candidates)
+    raise ValueError(f"the database has the tables of none of {names}: check the URL, or choose the source")
+
+
+def _same_key(table: str, other: str) -> str:
+    if table == other:
+        return f"table {table}: another session has the same key, because the ids differ only in their type"
+    remedy = "adopt one table after the other, with table= (--table) and a prefix= (--prefix) for the second one"
+    return f"table {table}: table {other} has a session with the same key: {remedy}"
+
+
+_COLLISIONS: Final = (errors.Conflict, errors.UniqueViolation, errors.SessionNotFound)
 _FAILURES: Final = (errors.InvalidKey, errors.InvalidValue, errors.DamagedMessage)
 
 
@@ -136,7 +181,7 @@ class _Adoption:
 
     def __init__(self, store: Store, session: Original, name: str, *, dry_run: bool) -> None:
         self._store, self._context, self._session = store, store._context, session
-        self._report = Adopted(key=session.key, source=name, dry_run=dry_run)
+        self._report = Adopted(key=legible(session.key), source=name, dry_run=dry_run)
         self._mark: dict[str, Any] | None = None
         self._turns: set[str | None] = set()
 
@@ -144,15 +189,21 @@ class _Adoption:
         """Write what the store does not have yet, and return the report."""
         report, session, pause = self._report, self._session, Pause(self._context)
         try:
+            checked_key(session.key)
             if session.adopt is not None:
                 options: dict[str, Any] = {"dry_run": report.dry_run, "on_rows": on_rows, "skipped": report.skipped}
                 report.state, report.messages = session.adopt(self._store, **options)
                 return report
+            if session.values is not None and (fault := values.fault_of(session.key, session.values)):
+                session.values = None
+                session.skipped.append(f"its state cannot be stored ({fault}): left out")
             with self._context.snapshot() as connection:
                 if info := self._info(connection, self._context.now(connection)):
-                    self._mark = mapping(info.metadata)[MARK]
+                    self._mark = mapping(info.metadata)[values.MARK]
                     self._turns |= {*connection.scalars(sa.select(TURN.c.id).where(of_session(TURN, session.key)))}
             stored: dict[str, Any] = {"rows": 0} | (self._mark or {})
+            if count := stored.get("left_out"):
+                report.skipped.append(f"table {session.table}: {count} rows were left out before")
             pieces = session.read(stored["rows"])
             if stored["rows"] and mark_of(next(pieces, Piece(Part([]))).last or {}) != stored["last"]:
                 raise self._conflict("was adopted, but the source has changed or removed rows since")
@@ -166,7 +217,8 @@ class _Adoption:
         return report.model_copy(update={"skipped": session.skipped + report.skipped, "notes": session.notes})
 
     def _conflict(self, fact: str) -> errors.Conflict:
-        message = f"session {quoted(self._session.key)} {fact}: it was not changed"
+        remedy = "delete it in the store to adopt it again, or adopt with another prefix"
+        message = f"session {quoted(self._session.key)} {fact}: it was not changed, {remedy}"
         return errors.Conflict(self._session.key, expected=0, last_seq=0, message=message)
 
     def _info(self, connection: sa.Connection, now: datetime) -> SessionInfo | None:
@@ -175,8 +227,11 @@ class _Adoption:
             info = sessions.info(connection, now, self._session.key)
         except errors.SessionNotFound:
             return None
-        if mapping(mapping(info.metadata).get(MARK)).get("source") != self._report.source:
+        mark = mapping(mapping(info.metadata).get(values.MARK))
+        if mark.get("source") != self._report.source:
             raise self._conflict("exists, and was not adopted from this source")
+        if mark["table"] != self._session.table:
+            raise self._conflict(f"was adopted from table {mark['table']}, not from table {self._session.table}")
         return info
 
     def _write(self, batch: list[Piece], *, is_last: bool) -> None:
@@ -192,21 +247,57 @@ class _Adoption:
                 parts[-1].messages.extend(part.messages)
         parts = [part for part in parts if part.messages or part.kind]
         skipped = [reason for each in batch for reason in each.skipped]
-        mark: dict[str, Any] = {"source": report.source, "rows": 0, "last": "", "values": _EMPTY}
+        mark: dict[str, Any] = {"source": report.source, "table": self._session.table, "rows": 0, "last": ""}
+        mark |= {"values": values.EMPTY}
         mark |= self._mark or ({"columns": self._session.columns} if self._session.columns else {})
         mark["rows"] += sum(each.rows for each in batch)
         if last := next((each.last for each in reversed(batch) if each.last), None):
             mark["last"] = mark_of(last)
         try:
-            self._commit(parts, mark, is_last=is_last)
-        except errors.InvalidMessage:
-            parts = [_storable(part, skipped) for part in parts]
-            self._commit(parts, mark, is_last=is_last)
+            self._commit(parts, self._counted(mark, skipped), is_last=is_last)
+        except (errors.InvalidValue, errors.UniqueViolation):
+            parts = self._storable(parts, skipped)
+            self._commit(parts, self._counted(mark, skipped), is_last=is_last)
         self._mark, self._turns = mark, turns
         report.skipped.extend(skipped)
         report.messages += sum(len(part.messages) for part in parts)
         if is_new or (parts and report.state != "imported"):
             report.state = "imported" if is_new else "continued"
+
+    def _counted(self, mark: dict[str, Any], skipped: list[str]) -> dict[str, Any]:
+        """Set the number of rows that were left out, including those of the transactions before."""
+        if count := mapping(self._mark).get("left_out", 0) + len(skipped):
+            mark["left_out"] = count
+        return mark
+
+    def _storable(self, parts: list[Part], skipped: list[str]) -> list[Part]:
+        """Return parts without the messages and turns that cannot be stored, and without ids that are stored."""
+        key, kept = self._session.key, list[Part]()
+        ids = [message.id for part in parts for message in part.messages]
+        query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), MESSAGE.c.id.in_(ids))
+        with self._context.snapshot() as connection:
+            known = {*connection.scalars(query)}
+        for part in parts:
+            messages = []
+            for message in part.messages:
+                try:
+                    check_message(message)
+                    if message.id in known:
+                        raise errors.InvalidMessage("id", "another row has the same id")
+                except errors.InvalidMessage as error:
+                    where = f"table {self._session.table}, {legible(message.id)}"
+                    skipped.append(f"{where} cannot be stored ({error}): left out")
+                else:
+                    known.add(message.id)
+                    messages.append(message)
+            has_id = part.id is None or storable_id(part.id)
+            if not (has_id and is_storable_json(part.usage) and is_storable_json(part.metadata)):
+                # Not counted as left out: each adoption finds usage without a turn again
+                self._report.skipped.append(f"{legible(part.id)}: the usage of the turn cannot be stored: left out")
+                part = Part([])
+            if messages or part.kind:
+                kept.append(replace(part, messages=messages))
+        return kept
 
     def _commit(self, parts: list[Part], mark: dict[str, Any], *, is_last: bool) -> None:
         """Write parts and the mark. Changes `mark["values"]` if values were written."""
@@ -228,18 +319,17 @@ class _Adoption:
             else:
                 sessions.lock(connection, now, session.key)
                 info = self._info(connection, now)
-                if info is None or mapping(info.metadata)[MARK] != self._mark:
+                if info is None or mapping(info.metadata)[values.MARK] != self._mark:
                     raise self._conflict("was adopted further by another process")
                 columns = {"updated_at": max(session.updated_at or now, info.updated_at), "metadata": info.metadata}
             if is_last and session.values is not None:
                 try:
-                    mark["values"] = _replace_values(
-                        tx.conversation(session.key).values, session.values, mark["values"]
-                    )
+                    stored = tx.conversation(session.key).values
+                    mark["values"] = values.replace_values(stored, session.values, mark["values"])
                 except errors.Conflict as error:
                     self._report.skipped.append(str(error))
             if parts or mark != self._mark:
-                columns["metadata"] = mapping(columns.get("metadata")) | {MARK: mark}
+                columns["metadata"] = mapping(columns.get("metadata")) | {values.MARK: mark}
                 importing.extend(connection, now, draft, encode=context.batch, **columns)
                 session.finish(tx)
 
@@ -257,46 +347,11 @@ def _batches(pieces: Iterator[Piece]) -> Iterator[tuple[list[Piece], bool]]:
     yield batch, True
 
 
-def _storable(part: Part, skipped: list[str]) -> Part:
-    """Return a part without the messages that cannot be stored."""
-    messages = []
-    for message in part.messages:
-        try:
-            check_message(message)
-            messages.append(message)
-        except errors.InvalidMessage as error:
-            skipped.append(f"{message.id}: {error}: left out")
-    return replace(part, messages=messages)
-
-
-def _replace_values(values: Values, new: Mapping[str, Any], adopted: str) -> str:
-    """Replace values that have not changed since they were adopted. Return the mark of the adopted values.
-
-    Raises `Conflict` if both the source and the store have new values.
-    """
-    mark = mark_of(new)
-    if mark == adopted or mark == (current := mark_of(values.get())):
-        return mark
-    if current != adopted:
-        message = "values have changed in the source and in the store: those of the store were kept"
-        raise errors.Conflict(values.key or "", expected=0, last_seq=0, message=message)
-    values.drop()
-    values.set(dict(new))
-    return mark
-
-
-def _adopt_shared(store: Store, scope: str, values: dict[str, Any], name: str, *, dry_run: bool) -> Adopted:
+def _adopt_shared(store: Store, scope: Shared, name: str, *, dry_run: bool) -> Adopted:
     """Adopt the values of a scope. What was adopted is noted in the scope `MARK`."""
-    report = Adopted(key=scope, source=name, dry_run=dry_run)
-
-    def write(tx: Store) -> bool:
-        marks = tx.shared_values(MARK)
-        adopted = str(marks.get(prefix=scope).get(scope, _EMPTY))
-        marks.set({scope: (mark := _replace_values(tx.shared_values(scope), values, adopted))})
-        return mark != adopted
-
+    report = Adopted(key=scope.key, source=name, dry_run=dry_run)
     try:
-        if not dry_run and store.transact(write):
+        if values.adopt_shared(store, scope, dry_run=dry_run):
             report.state = "imported"
     except (*_COLLISIONS, *_FAILURES) as error:
         report.state = "collided" if isinstance(error, _COLLISIONS) else "failed"

@@ -5,11 +5,23 @@ session becomes its values, and the state of an app or a user becomes shared val
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from lango_store.interchange.adoption.source import Database, Original, Row, adapter, rest_of, time_of
+from lango_store.interchange.adoption.source import (
+    Damaged,
+    Database,
+    Original,
+    Row,
+    Shared,
+    adapter,
+    converted,
+    reason_of,
+    rest_of,
+    text_of,
+    time_of,
+)
 from lango_store.interchange.draft import Part
 
 NAME: Final = "google-adk"
@@ -18,11 +30,11 @@ _EVENT: Final = frozenset({"id", "app_name", "user_id", "session_id", "invocatio
 _SESSION: Final = frozenset({"app_name", "user_id", "id", "state", "create_time", "update_time"})
 
 
-def recognizes(database: Database) -> bool:
-    """Return True if the database has ADK's tables."""
+def tables(database: Database) -> list[str]:
+    """Return the table of events if the database has ADK's tables."""
     events = database.tables.get("events", set())
     is_event = events.issuperset(_EVENT) and bool(events & {"event_data", "actions"})
-    return is_event and database.tables.keys() >= {"sessions", "app_states", "user_states"}
+    return ["events"] if is_event and database.tables.keys() >= {"sessions", "app_states", "user_states"} else []
 
 
 def columns(database: Database) -> dict[str, frozenset[str]]:
@@ -31,32 +43,43 @@ def columns(database: Database) -> dict[str, frozenset[str]]:
     return {"app_states": states, "user_states": states, "adk_internal_metadata": frozenset()}
 
 
-def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
+def shared(database: Database) -> Iterator[Shared | Damaged]:
     """Yield the state of each app and of each user."""
     stored = adapter("google_adk.stored", NAME)
-    for table, prefix in (("app_states", "app:"), ("user_states", "user:")):
-        for row in database.rows(f"SELECT * FROM {table} ORDER BY app_name"):
-            scope = stored.Ids(row["app_name"], row.get("user_id", ""), "").scopes[prefix]
-            yield scope, stored.values_of(_json(row["state"]), prefix)
+    for table, prefix, ids in (("app_states", "app:", ["app_name"]), ("user_states", "user:", ["app_name", "user_id"])):
+
+        def convert(row: Row, prefix: str = prefix) -> Iterator[Shared]:
+            scope = stored.Ids(text_of(row["app_name"]), text_of(row.get("user_id", "")), "").scopes[prefix]
+            yield Shared(scope, stored.values_of(_json(row["state"]), prefix))
+
+        yield from converted(table, database.rows(f"SELECT * FROM {table} ORDER BY app_name"), ids, convert)
 
 
-def sessions(database: Database) -> Iterator[Original]:
-    """Yield the sessions."""
+def sessions(database: Database, tables: Sequence[str], prefix: str) -> Iterator[Original | Damaged]:
+    """Yield the sessions. Raises ValueError with a prefix, because `LangoSessionService` has none."""
+    if prefix:
+        raise ValueError("sessions of google-adk cannot have a prefix: leave it out")
     stored = adapter("google_adk.stored", NAME)
+    rows = database.rows("SELECT * FROM sessions ORDER BY app_name, user_id, id")
+    yield from converted("sessions", rows, ["app_name", "user_id", "id"], partial(_original, database, stored))
+
+
+def _original(database: Database, stored: Any, row: Row) -> Iterator[Original]:
+    ids = stored.Ids(*(text_of(row[name]) for name in ("app_name", "user_id", "id")))
+    created_at, updated_at = time_of(row["create_time"]), time_of(row["update_time"])
+    found = Original(ids.key, "events", fields=ids.fields, created_at=created_at, updated_at=updated_at)
+    found.columns = rest_of(row, _SESSION).get("adopted", {})
+    try:
+        found.values = stored.values_of(_json(row["state"]), "")
+    except Exception as error:  # as in `converted`; the events can be read without the state
+        found.skipped.append(f"table sessions: its state is damaged ({reason_of(error)}): left out")
     tie = "id" if "adk_internal_metadata" in database.tables or not database.with_columns("event_data") else "rowid"
     query = "SELECT * FROM events WHERE app_name = :app_name AND user_id = :user_id AND session_id = :session_id"
-    for row in database.rows("SELECT * FROM sessions ORDER BY app_name, user_id, id"):
-        ids = stored.Ids(row["app_name"], row["user_id"], row["id"])
-        created_at, updated_at = time_of(row["create_time"]), time_of(row["update_time"])
-        found = Original(ids.key, lambda _: iter(()), ids.fields, created_at, updated_at)
-        found.columns = rest_of(row, _SESSION).get("adopted", {})
-        try:
-            found.values = stored.values_of(_json(row["state"]), "")
-        except ValueError as error:
-            found.skipped.append(f"its state is damaged ({error}): left out")
-        convert = partial(_convert, stored, found)
-        found.read = partial(database.read, f'{query} ORDER BY "timestamp", {tie}', convert=convert, **ids._asdict())
-        yield found
+    convert = partial(_convert, stored, found)
+    found.read = partial(
+        database.read, "events", f'{query} ORDER BY "timestamp", {tie}', convert=convert, **ids._asdict()
+    )
+    yield found
 
 
 def _convert(stored: Any, found: Original, row: Row) -> Part:
@@ -71,7 +94,7 @@ def _convert(stored: Any, found: Original, row: Row) -> Part:
 
 
 def _json(state: Any) -> dict[str, Any]:
-    value = json.loads(state) if isinstance(state, str) else state
+    value = json.loads(state)
     if not isinstance(value, dict):
         raise ValueError("is not a JSON object")
     return value

@@ -264,3 +264,32 @@ def test_existing_session_collides(url: str, file: Path) -> None:
     assert adopt(url, f"sqlite:///{file}")[0].state == "collided"
     with Store(url) as store:
         assert [each.content for each in store.conversation("weather:ann:s").messages()] == ["mine"]
+
+
+def test_damaged_state_of_an_app_is_reported_and_the_rest_is_adopted(url: str, file: Path) -> None:
+    actions = EventActions(state_delta={"n": 1, "app:n": 1, "user:n": 1})
+    run(lambda: SqliteSessionService(str(file)), lambda service: talk(service, said("1", actions=actions)))
+    run(lambda: SqliteSessionService(str(file)), lambda service: talk(service, said("2"), session_id="t"))
+    deep = '{"x":' * 300 + "1" + "}" * 300
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("INSERT INTO app_states VALUES ('a', '{', 0), ('b', ?, 0), ('c', '[1]', 0)", [deep])
+        connection.execute("INSERT INTO user_states VALUES ('a', x'ff', '{}', 0)")
+        connection.execute("UPDATE sessions SET state = ? WHERE id = 's'", [deep])
+    for dry_run, state in ((True, "imported"), (False, "imported"), (False, "already there")):
+        reports = {each.key: each for each in adopt(url, f"sqlite:///{file}", dry_run=dry_run)}
+        first, second = (reports[f"weather:ann:{id}"] for id in "st")
+        assert (first.state, second.state, second.skipped) == (state, state, [])
+        assert "its state cannot be stored" in first.skipped[0]
+        failed = {key: each.skipped[0] for key, each in reports.items() if each.state == "failed"}
+        assert failed.keys() == {"a", "c", "a:b'\\xff'", "google_adk/b"}
+        assert failed["a"].startswith("table app_states, app_name a: the row is damaged")
+    with Store(url) as store:
+        assert [each.content for each in store.conversation("weather:ann:s").messages()] == ["1"]
+        assert store.conversation("weather:ann:s").values.get() == {}
+        assert store.shared_values("google_adk/weather:ann").get() == {"n": 1}
+
+
+def test_sessions_cannot_have_a_prefix(url: str, file: Path) -> None:
+    run(lambda: SqliteSessionService(str(file)), lambda service: talk(service, said("1")))
+    with pytest.raises(ValueError, match="sessions of google-adk cannot have a prefix"):
+        adopt(url, f"sqlite:///{file}", prefix="x/")

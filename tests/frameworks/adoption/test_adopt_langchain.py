@@ -132,7 +132,9 @@ def test_history_that_grew_is_continued_and_damaged_rows_are_reported(url: str, 
         connection.execute("ALTER TABLE message_store ADD COLUMN rating")
         connection.execute("UPDATE message_store SET rating = 5, created_at = '2026-11-01 12:00:00' WHERE id = 1")
     first, second = adopt(url, f"sqlite:///{file}")
-    assert (first.messages, first.skipped[0][:5], second.messages, second.skipped[0][:5]) == (2, "row 2", 0, "row 4")
+    assert (first.messages, second.messages) == (2, 0)
+    assert first.skipped[0].startswith("table message_store, row 2 is damaged")
+    assert second.skipped[0].startswith("table message_store, row 4 is damaged")
     with Store(url) as store:
         LangoChatMessageHistory("a", store).add_messages([AIMessage("in the store")])
     add(file, HumanMessage("4"))

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 from support.databases import MakeDatabase
 
-from lango_store import Message, Store
+from lango_store import Message, Store, interchange
 from lango_store.integrations.langgraph import LangoSaver
 
 from .adopting import adopt, kill_adoption, states
@@ -129,7 +130,7 @@ def test_thread_that_continued_in_the_store_is_kept(url: str, source: str) -> No
         assert states(adopt(url, source)) == {"already there": 1}
         with_messages(saver).invoke({"messages": [("user", "3")]}, config())
         (report,) = adopt(url, source)
-        assert (report.state, "in the store and in the source" in report.skipped[0]) == ("collided", True)
+        assert (report.state, "in the store than in the source" in report.skipped[0]) == ("collided", True)
         assert store.conversation("t").all_messages() == log
 
 
@@ -174,3 +175,78 @@ def test_encrypted_thread_fails_and_a_damaged_checkpoint_is_left_out(url: str, s
     assert (damaged.state, damaged.messages, len(damaged.skipped)) == ("imported", 2, 1)
     assert (encrypted.state, len(encrypted.skipped)) == ("failed", 3)
     assert states(adopt(url, source)) == {"already there": 1, "failed": 1}
+
+
+def execute(source: str, statement: str, *values: Any) -> None:
+    with closing(sqlite3.connect(source.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute(statement, values)
+
+
+def test_damaged_checkpoints_are_reported_each_time_and_the_others_are_adopted(url: str, source: str) -> None:
+    with open_sqlite(source) as saver:
+        for number in range(9):
+            with_messages(saver).invoke({"messages": [("user", str(number))]}, config("damaged"))
+        with_messages(saver).invoke({"messages": [("user", "1")]}, config("sound"))
+        ids = [each.checkpoint["id"] for each in saver.list(config("damaged"))][::-1]
+        deep = b'{"x":' * 300 + b"1" + b"}" * 300
+        change = "UPDATE checkpoints SET {} = ? WHERE checkpoint_id = ?"
+        for number, (column, value) in enumerate(
+            [
+                ("checkpoint", b"\xc0"),  # None in msgpack
+                ("metadata", deep),
+                ("metadata", b"[1]"),
+                ("metadata", b"[" * 3000),
+                ("type", "pickle"),
+                ("parent_checkpoint_id", b"\xff"),
+                ("checkpoint_ns", b"\xff"),
+            ]
+        ):
+            execute(source, change.format(column), value, ids[number])
+        execute(source, "UPDATE writes SET channel = x'ff' WHERE checkpoint_id = ?", ids[7])
+        for state, count in (("imported", len(ids) - 8), ("already there", 0)):
+            damaged, sound = adopt(url, source)
+            assert (damaged.state, damaged.messages, sound.state) == (state, count, state)
+            assert [each.partition(" cannot")[0] for each in damaged.skipped] == [
+                f"table checkpoints, checkpoint {id}" for id in ids[:8]
+            ]
+        with Store(url) as store:
+            check_equal(saver, store, ["sound"])
+            assert [each.checkpoint["id"] for each in LangoSaver(store).list(config("damaged"))] == ids[:7:-1]
+
+
+def test_pruned_thread_is_continued_as_long_as_a_checkpoint_is_known(url: str, source: str) -> None:
+    prune = "DELETE FROM checkpoints WHERE checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints)"
+    with open_sqlite(source) as saver, Store(url) as store:
+        with_messages(saver).invoke({"messages": [("user", "1")]}, config())
+        adopt(url, source)
+        execute(source, prune)
+        assert states(adopt(url, source)) == {"already there": 1}
+        with_messages(saver).invoke({"messages": [("user", "2")]}, config())
+        assert [(each.state, each.messages, each.skipped) for each in adopt(url, source)] == [("continued", 3, [])]
+        assert LangoSaver(store).get_tuple(config()) == saver.get_tuple(config())
+        with_messages(saver).invoke({"messages": [("user", "3")]}, config())
+        execute(source, prune)
+        (report,) = adopt(url, source)
+        assert (report.state, "has no checkpoint of this source" in report.skipped[0]) == ("collided", True)
+        assert states(adopt(url, source, prefix="new/")) == {"imported": 1}
+        assert LangoSaver(store, prefix="new/").get_tuple(config()) == saver.get_tuple(config())
+
+
+def test_rows_deleted_while_a_thread_is_read_are_still_adopted(url: str, source: str) -> None:
+    with open_sqlite(source) as saver, Store(url) as store:
+        for number in range(15):
+            with_messages(saver).invoke({"messages": [("user", str(number))]}, config())
+        count = len([*saver.list(config())])
+
+        def delete(_: int) -> None:
+            execute(source, "DELETE FROM checkpoints")
+
+        (report,) = interchange.adopt(store, source, on_rows=delete)
+        assert (report.messages, report.skipped) == (count, [])
+
+
+def test_expired_session_collides(url: str, source: str) -> None:
+    with open_sqlite(source) as saver, Store(url) as store:
+        with_messages(saver).invoke({"messages": [("user", "1")]}, config())
+        store.create("t", ttl=timedelta(microseconds=1))
+        assert states(adopt(url, source)) == {"collided": 1}

@@ -1,6 +1,7 @@
 """Graphs without a model, for tests of the checkpointer."""
 
 import operator
+from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
@@ -132,3 +133,24 @@ def built(checkpointer: Any) -> Any:
     for name in ("work", "sub", "ask"):
         outer.add_edge(name, END)
     return outer.compile(checkpointer=checkpointer)
+
+
+def with_tool(checkpointer: Any, tool: Callable[[], object]) -> Any:
+    """Return a graph that calls a function between its first and its last answer."""
+    builder = StateGraph(State)
+
+    def call(state: State) -> State:
+        tool()
+        return {"steps": ["tool"]}
+
+    def finish(state: State) -> State:
+        return {"messages": [AIMessage("Done", id=f"done-{len(state['messages'])}")]}
+
+    builder.add_node("think", _think)
+    builder.add_node("tool", call)
+    builder.add_node("finish", finish)
+    builder.add_edge(START, "think")
+    builder.add_edge("think", "tool")
+    builder.add_edge("tool", "finish")
+    builder.add_edge("finish", END)
+    return builder.compile(checkpointer=checkpointer)

@@ -1,0 +1,1 @@
+"""The base classes of conversations and of groups of methods, and of their asynchronous twins."""

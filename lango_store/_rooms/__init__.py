@@ -1,0 +1,12 @@
+"""The rooms: features that the core does not know, each in a folder or a module with all of its parts.
+
+A room may have tables, values, errors, SQL, methods, asynchronous twins and commands. CONTRIBUTING.md describes them.
+"""
+
+from typing import Final
+
+ROOMS: Final = {
+    "tool_calls": ("turns_in_progress",),
+    "prompts": ("tool_calls",),
+}
+"""The rooms, each with the rooms that it builds on. It imports no other room."""

@@ -1,0 +1,140 @@
+"""Tool calls that run once: record that a call begins before the tool runs, and store the result afterwards."""
+
+import logging
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from lango_store._connections import cancellation
+from lango_store._connections.context import Context
+from lango_store._operations.session.sessions import SHORTEST_LEASE, Lease, check_duration, new_token
+from lango_store._rooms.tool_calls import calls
+from lango_store._rooms.tool_calls.calls import Attempt, Place
+from lango_store._rooms.tool_calls.errors import CallInProgress
+from lango_store._values.model import UNSET, Message, ToolCall, Unset
+from lango_store.errors import InvalidState, LangoStoreError
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+FAILED: Final = {"failed": True}
+"""The `extra` of the result of a call that failed."""
+
+
+class Effect:
+    """A tool call that this process may run, or whose result is stored.
+
+    Attributes:
+        call: The call, with the name of the tool and its arguments.
+        key: A random key that the call keeps when it runs again. Pass it to services that accept an idempotency key.
+        replayed: True if the call already has a result. Then do not run the tool.
+        result: The stored message with the result. None until the call has a result.
+        output: In the block of `RunningTurn.call`: set it to the output of the tool, any JSON. Leaving the block stores
+            it.
+        failed: In the block of `RunningTurn.call`: set it to an error text instead, if the tool failed without effect.
+    """
+
+    def __init__(self, place: Place, token: int, call: ToolCall, key: str, result: Message | None) -> None:
+        self._place: Final = place
+        self._token: Final = token
+        self.call: Final = call
+        self.key: Final = key
+        self.replayed: Final = result is not None
+        self.result = result
+        self.output: Any = UNSET
+        self.failed: str | None = None
+        self._callers_transaction: sa.Transaction | None = None
+
+
+def begin(
+    context: Context, place: Place, limit: timedelta, wait: timedelta, *, idempotent: bool, lease: Lease | None = None
+) -> Effect:
+    """Record that a call begins, or return its stored result.
+
+    While an earlier attempt of the call is running, wait for up to `wait`.
+
+    Raises:
+        CallInProgress: The call was still running after `wait`.
+        CallUnknown: The call is unknown and not `idempotent`.
+        LangoStoreError: There is no such call, or the context uses a caller's transaction.
+    """
+    if context.in_callers_transaction:
+        raise InvalidState(
+            "a call needs its own transaction, because its beginning must be stored before the tool runs: "
+            "begin the call on the store, not on store.using() or in store.transact()"
+        )
+    check_duration("limit", limit, SHORTEST_LEASE)
+    attempt = Attempt(new_token(), secrets.token_hex(16), limit)
+    run = partial(context.transact, calls.begin, place, attempt, lease, idempotent=idempotent)
+    return Effect(place, attempt.token, *_waiting(run, check_duration("wait", wait).total_seconds()))
+
+
+def _waiting(run: Callable[[], R], seconds: float) -> R:
+    pauses = cancellation.pauses(seconds)
+    while True:
+        try:
+            return run()
+        except CallInProgress:
+            if (pause := next(pauses, None)) is None:
+                raise
+        cancellation.pause(pause)
+
+
+def finish(
+    context: Context,
+    effect: Effect,
+    output: Any | Unset,
+    failed: str | None,
+    *,
+    id: str | None = None,
+    lease: Lease | None = None,
+) -> Message:
+    """Store the result of a call, which ends the call; return the stored message."""
+    if effect.replayed and effect.result is not None:
+        return effect.result
+    result = context.batch([result_message(effect.call, output, failed, id=id)])
+
+    def store(connection: sa.Connection, now: datetime) -> Message:
+        effect._callers_transaction = connection.get_transaction() if context.in_callers_transaction else None
+        return calls.finish(connection, now, effect._place, effect._token, result, lease)
+
+    effect.result = context.unleased().transact(store)  # the token of the call is compared instead
+    return effect.result
+
+
+def may_lack_result(effect: Effect) -> bool:
+    """Return True if a call has no result, or its result was stored in a transaction of the caller, which has ended.
+
+    While that transaction is open, it holds locks for which a write would wait.
+    """
+    transaction = effect._callers_transaction
+    return effect.result is None or (transaction is not None and not transaction.is_active)
+
+
+def leave(context: Context, effect: Effect) -> None:
+    """Mark a call without a result as unknown at the end of its block; if that fails, log a warning."""
+    if may_lack_result(effect):
+        try:
+            if context.unleased().transact(calls.leave, effect._place, effect._token):
+                effect.result = None  # the caller's transaction was rolled back
+        except LangoStoreError as error:  # the block's exception matters more, and the call has a time limit
+            logger.warning("%s seems to be running until its time limit passes: %s", effect._place, error)
+
+
+def result_message(call: ToolCall, output: Any | Unset, failed: str | None, *, id: str | None = None) -> Message:
+    """Return the message for the result of a call: text as its content, other JSON as the `output` of a tool call."""
+    if (output is UNSET) == (failed is None):
+        raise TypeError("give the output of the tool, or the text of its failure")
+    named: dict[str, Any] = {"tool_call_id": call.id or None, "name": call.name or None, "id": id}
+    if failed is not None:
+        if not isinstance(failed, str):
+            raise TypeError(f"failed is {type(failed).__name__}: give the text for the model")
+        return Message.tool(failed, extra=dict(FAILED), **named)
+    if isinstance(output, str):
+        return Message.tool(output, **named)
+    return Message.tool(tool_calls=[ToolCall(id=call.id, name=call.name, output=output)], **named)

@@ -1,0 +1,220 @@
+"""Suspensions: requests for an answer from outside the program, answered once. Tokens are stored as digests."""
+
+import hashlib
+import re
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, column, of_session, text
+from lango_store._operations.log import owed
+from lango_store._operations.rows import session_value, stored_json, stored_time
+from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.expiry import Policy
+from lango_store._operations.session.lists import WorkFilters
+from lango_store._rooms.tool_calls import calls, waiting
+from lango_store._rooms.tool_calls.calls import Place
+from lango_store._rooms.tool_calls.errors import AlreadyAnswered, SuspensionExpired, SuspensionNotFound
+from lango_store._rooms.tool_calls.tables import SUSPENSION
+from lango_store._rooms.tool_calls.values import Suspension, SuspensionPage
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
+from lango_store.errors import InvalidCursor, SessionNotFound, quoted
+from lango_store.tables import live_at
+
+_DIGEST_LENGTH: Final = 64
+_TOKEN: Final = re.compile(r"([A-Za-z0-9_=-]{1,4000})\.([A-Za-z0-9_-]{43})")
+
+
+def parse(token: str) -> tuple[str, str]:
+    """Return the session key and the digest of a token; raise `SuspensionNotFound` if the text is not a token."""
+    if isinstance(token, str) and (match := _TOKEN.fullmatch(token)):
+        with suppress(ValueError):
+            return checked_key(urlsafe_b64decode(match[1]).decode()), _digest(match[2])
+    raise _not_found("this text is not the token of a suspension")
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class NewSuspension:
+    """A suspension about to be stored, encoded, with its token.
+
+    Raises:
+        InvalidKey: The session key is invalid.
+        InvalidValue: The state or the reason cannot be stored.
+        TypeError: The TTL is not a timedelta, or `calls` does not consist of pairs.
+        ValueError: The TTL is out of range, or the calls belong to several messages.
+    """
+
+    def __init__(
+        self, key: str, calls: Sequence[tuple[int, int]], state: Any, reason: str | None, ttl: timedelta | None
+    ) -> None:
+        secret = secrets.token_urlsafe(32)
+        self.token: Final = f"{urlsafe_b64encode(checked_key(key).encode()).decode()}.{secret}"
+        self.key, self.digest = key, _digest(secret)
+        self.ttl: Final = None if sessions.seconds(ttl) is None else ttl
+        if not all(isinstance(call, tuple | list) and len(call) == 2 for call in calls):
+            raise TypeError("calls are pairs: give the seq of a message and the position of a call in it for each")
+        self.places: Final = list(dict.fromkeys(Place(key, *call) for call in calls))
+        if len({each.seq for each in self.places}) > 1:
+            raise ValueError("calls name several messages: suspend the calls of each message separately")
+        self.row: Final = {
+            "session_key": key,
+            "digest": self.digest,
+            "message_seq": self.places[0].seq if self.places else None,
+            "positions": encode_json([each.position for each in self.places], "calls") if self.places else None,
+            "state": None if state is None else encode_json(state, "state"),
+            "reason": encode_text(reason, "reason"),
+        }
+
+
+_ROW: Final = [as_stored(each) for each in SUSPENSION.c]
+_insert: Final = Statement(
+    lambda dialect: (
+        dialect.insert(SUSPENSION)
+        .values({each.name: column(each) for each in SUSPENSION.c if not each.name.startswith("answer")})
+        .on_conflict_do_nothing(index_elements=[SUSPENSION.c.session_key, SUSPENSION.c.digest])
+    )
+)
+
+
+def suspend(connection: sa.Connection, now: datetime, new: NewSuspension) -> Suspension:
+    """Store a suspension of a live session, and return it with its token."""
+    sessions.lock(connection, now, new.key)
+    for place in new.places:
+        calls.asked(connection, place)
+    time = dialect_of(connection).time
+    due_at = None if new.ttl is None else now + new.ttl
+    _insert.run_many(connection, [new.row | {"created_at": time(now), "due_at": time(due_at)}])
+    stored = _find(connection, new.key, new.digest)
+    if stored is None:
+        raise sessions.not_permitted(new.key)
+    return stored.model_copy(update={"token": new.token})
+
+
+_IS_OPEN: Final = sa.and_(
+    SUSPENSION.c.answered_at.is_(None), sa.or_(SUSPENSION.c.due_at.is_(None), SUSPENSION.c.due_at > NOW)
+)
+_OF_TOKEN: Final = sa.and_(of_session(SUSPENSION), SUSPENSION.c.digest == text("digest"))
+_answer: Final = Statement(
+    lambda _: (
+        sa.update(SUSPENSION)
+        .where(_OF_TOKEN, _IS_OPEN, sa.exists().where(LIVE_SESSION))
+        .values(answer=column(SUSPENSION.c.answer), answered_at=NOW)
+        .returning(*_ROW)
+    )
+)
+_note_answer: Final = Statement(sa.update(SESSION).where(LIVE_SESSION).values(owed.arrived(owed.ANSWERED)))
+
+
+def answer(connection: sa.Connection, now: datetime, key: str, digest: str, answer: str) -> Suspension:
+    """Store the answer of a suspension, and return the suspension.
+
+    Raises:
+        AlreadyAnswered: The suspension already has an answer.
+        SuspensionExpired: The TTL of the suspension has passed.
+        SuspensionNotFound: There is no such suspension, or its session is not live.
+    """
+    bound = {"key": checked_key(key), "digest": digest, "now": dialect_of(connection).time(now), "answer": answer}
+    _note_answer.run_many(connection, [bound])  # rolled back if the answer is refused
+    for row in _answer.run(connection, bound):
+        return _decoded(row)
+    try:
+        sessions.row_of(connection, now, key)
+    except SessionNotFound as error:
+        raise _not_found(error.fact) from None
+    stored = _find(connection, key, digest)
+    if stored is None:
+        raise _not_found(f"session {quoted(key)} has no such suspension")
+    if stored.answered_at is not None:
+        raise AlreadyAnswered(stored.key, stored.id, stored.answer, stored.answered_at)
+    if stored.due_at is not None and stored.due_at <= now:
+        raise SuspensionExpired(stored.key, stored.due_at)
+    raise sessions.not_permitted(key)
+
+
+def _not_found(fact: str) -> SuspensionNotFound:
+    return SuspensionNotFound(f"{fact}: Store.suspensions.list() lists those that wait for an answer")
+
+
+_delete: Final = Statement(lambda _: sa.delete(SUSPENSION).where(_OF_TOKEN).returning(SUSPENSION.c.digest))
+
+
+def delete(connection: sa.Connection, now: datetime, key: str, digest: str) -> bool:
+    """Delete a suspension of a live session, answered or not; return True if there was one."""
+    sessions.lock(connection, now, key)
+    return bool(_delete.run(connection, {"key": key, "digest": digest}))
+
+
+_select: Final = Statement(lambda _: sa.select(*_ROW).where(_OF_TOKEN))
+_all: Final = Statement(
+    lambda _: sa.select(*_ROW).where(of_session(SUSPENSION)).order_by(SUSPENSION.c.created_at, SUSPENSION.c.digest)
+)
+
+
+def _find(connection: AnyConnection, key: str, digest: str) -> Suspension | None:
+    rows = _select.run(connection, {"key": key, "digest": digest})
+    return _decoded(rows[0]) if rows else None
+
+
+def read(connection: AnyConnection, now: Moment, key: str) -> list[Suspension]:
+    """Return the suspensions of a live session, answered or not, oldest first."""
+    sessions.row_of(connection, now, key)
+    return [_decoded(row) for row in _all.run(connection, {"key": checked_key(key)})]
+
+
+_POSITION: Final = (SUSPENSION.c.created_at, SUSPENSION.c.session_key, SUSPENSION.c.digest)
+
+
+def page(
+    connection: sa.Connection,
+    now: Moment,
+    which: WorkFilters,
+    due_before: datetime | None,
+    limit: int,
+    cursor: str | None,
+) -> SuspensionPage:
+    """Return a page of the suspensions of live sessions that have no answer, oldest first."""
+    lists.check_limit(limit)
+    sessions.check_fields(which, WorkFilters)
+    conditions = [waiting.IS_UNANSWERED, live_at(now or sessions.server_time(connection))]
+    conditions += Policy(**which).filters(dialect_of(connection))
+    if due_before is not None:
+        conditions.append(SUSPENSION.c.due_at < aware(due_before, "due_before"))
+    if cursor is not None:
+        digest, created_at, key = lists.read_cursor(cursor, "Store.suspensions")
+        if len(digest) != _DIGEST_LENGTH:
+            raise InvalidCursor("the cursor is of another list: pass SuspensionPage.next unchanged")
+        last = (sa.literal(created_at, _POSITION[0].type), sa.literal(key, KEY.type), sa.literal(digest, KEY.type))
+        conditions.append(sa.tuple_(*_POSITION) > sa.tuple_(*last))
+    query = sa.select(*_ROW).join(SESSION, of_session(SESSION, SUSPENSION.c.session_key)).where(*conditions)
+    rows = connection.execute(query.order_by(*_POSITION).limit(limit + 1))
+    items = [_decoded(row) for row in rows]
+    if len(items) <= limit:
+        return SuspensionPage(items=items)
+    last_item = items[limit - 1]
+    return SuspensionPage(
+        items=items[:limit], next=lists.cursor_after(last_item.id, last_item.created_at, last_item.key)
+    )
+
+
+def _decoded(row: Sequence[Any]) -> Suspension:
+    value = {name: each for name, each in zip(SUSPENSION.c.keys(), row, strict=True) if each is not None}
+    key, id = value.pop("session_key"), value.pop("digest")
+    field = f"suspension {str(id)[:8]}"
+    for name in value.keys() & {"positions", "state", "answer"}:
+        value[name] = stored_json(key, 0, f"{field}, {name}", value[name])
+    for name in value.keys() & {"created_at", "due_at", "answered_at"}:
+        value[name] = stored_time(key, f"{field}, {name}", value[name])
+    seq = value.pop("message_seq", None)
+    calls = [(seq, position) for position in value.pop("positions", ())]
+    return session_value(Suspension, value | {"key": key, "id": id, "calls": calls})

@@ -1,0 +1,76 @@
+"""The values of the room."""
+
+from typing import Literal
+
+from pydantic import AwareDatetime, Field
+
+from lango_store._values.value import Json, Value, absent
+
+
+class BegunCall(Value):
+    """A tool call that was begun, as `Conversation.calls.list` returns it.
+
+    Attributes:
+        key: The key of the session.
+        seq: The `seq` of the message that asks for the call.
+        position: The position of the call in the `tool_calls` of that message, from 0.
+        name: The name of the tool; "" if the message no longer has the call.
+        effect_key: The random key for the tool, `Effect.key`.
+        state: `running` until the time limit passes; `finished`, with a result; `unknown`, if the time limit passed
+            without a result, or if the result was deleted; or `retry`, if `calls.resolve` allowed the call to run
+            again.
+        begun_at: The time at which the call was last begun, in UTC.
+        until: The time limit of the call, in UTC.
+        result_seq: The `seq` of the message with the result, or None.
+    """
+
+    key: str
+    seq: int
+    position: int
+    name: str
+    effect_key: str
+    state: Literal["running", "finished", "unknown", "retry"]
+    begun_at: AwareDatetime
+    until: AwareDatetime
+    result_seq: int | None = None
+
+
+class Suspension(Value):
+    """A request for an answer from outside the program, such as an approval.
+
+    Attributes:
+        key: The key of the session.
+        id: The id of the suspension, for `Conversation.suspensions.answer_by_id`. It is not secret, unlike the `token`.
+        calls: The tool calls that wait for the answer, as pairs of the message's `seq` and the position of the call.
+        state: Any JSON that the program needs to continue, such as the run state of an agent framework.
+        reason: The text of the question, or None.
+        created_at: The time of the suspension, in UTC.
+        due_at: The time from which the suspension can no longer be answered, in UTC; None if it has no TTL.
+        answer: The answer, any JSON; None without an answer. `answered_at` tells an answer of None from no answer.
+        answered_at: The time of the answer, in UTC; None without an answer.
+        token: The secret text to pass to `Store.suspensions.answer`, for one answer. Only the result of
+            `Conversation.suspensions.create` has it, because the database stores only a digest; otherwise None.
+    """
+
+    key: str
+    id: str
+    calls: list[tuple[int, int]] = Field(default_factory=list)
+    state: Json = None
+    reason: str | None = None
+    created_at: AwareDatetime
+    due_at: AwareDatetime | None = None
+    answer: Json = None
+    answered_at: AwareDatetime | None = None
+    token: str | None = Field(default=None, exclude_if=absent, repr=False)
+
+
+class SuspensionPage(Value):
+    """One page of the suspensions that have no answer yet, oldest first.
+
+    Attributes:
+        items: The suspensions.
+        next: The cursor to pass to `Store.suspensions` for the next page; None on the last page.
+    """
+
+    items: list[Suspension]
+    next: str | None = None

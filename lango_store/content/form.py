@@ -1,0 +1,170 @@
+"""What a form is: how its blocks are read, and how each kind of part is written in it."""
+
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lango_store.content.parts import (
+    KINDS,
+    Block,
+    Call,
+    Media,
+    Native,
+    Part,
+    Refusal,
+    Result,
+    Source,
+    Text,
+    Thinking,
+)
+
+Note = Callable[[str], None]
+"""A function that is called with what a form cannot express."""
+
+Reader = Callable[[Block], Part | tuple[Part, ...] | None]
+"""A function that reads a block. None if the block is of another form that has the same type."""
+
+Writer = Callable[[Any, Note], Block | None]
+"""A function that writes a part. None if the form cannot express this part."""
+
+READERS: Final[dict[str, list[Reader]]] = {}
+"""The readers of all forms, by the type of a block."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of content: that of a provider, a framework or a protocol of front ends.
+
+    Attributes:
+        name: The name of the form.
+        readers: A reader for each type of a block. Types of which only the beginning is fixed end with `*`; the reader
+            of blocks without a type has the name "".
+        writers: A writer for each kind of part.
+        roles: The kinds of parts that a message of a role can have, for "user", "assistant", "tool" and "system". A
+            kind that is not in it is written as text, or left out.
+        render: Writes entries as messages, for forms that are prompts.
+        has_blank_text: If a text may be only white space. Otherwise such a text is left out.
+    """
+
+    name: str
+    readers: Mapping[str, Reader]
+    writers: Mapping[type, Writer]
+    roles: Mapping[str, Iterable[type]]
+    render: Callable[[Sequence["Entry"]], list[Block]] | None = None
+    has_blank_text: bool = True
+    _by_role: dict[str, dict[type, Writer]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        missing = [kind.__name__ for kind in KINDS if kind not in self.writers]
+        if missing or self.roles.keys() != ROLES:
+            raise TypeError(f"the form {self.name!r} has no writer for {missing}, or other roles than {sorted(ROLES)}")
+        for role, kinds in self.roles.items():
+            self._by_role[role] = {kind: self.writers[kind] for kind in kinds}
+        for kind, reader in self.readers.items():
+            READERS.setdefault(kind, []).append(reader)
+
+    def write(self, parts: Iterable[Part], role: str, note: Note) -> list[Block]:
+        """Return parts as blocks. What the form has no block for is written as text or left out, and noted."""
+        blocks = (self.block(part, role, note) for part in parts)
+        return [block for block in blocks if block is not None]
+
+    def block(self, part: Part, role: str, note: Note) -> Block | None:
+        """Return one part as a block; None if it is left out."""
+        kind = type(part)
+        writer = self._by_role[role].get(kind)
+        if kind is Text and not self.has_blank_text and part.text.isspace():  # type: ignore[union-attr]
+            return None
+        written = None if writer is None else writer(part, note)
+        if written is None:
+            text = in_words(part, note)
+            written = None if text is None else self.writers[Text](text, note)
+        return written
+
+    def sends(self, part: Part) -> bool:
+        """Return True if a message with this part is not empty."""
+        match part:
+            case Text() | Refusal():
+                return bool(part.text.strip())
+            case Native(form=form, like=like):
+                return form == self.name or isinstance(like, Text)
+            case Thinking() | Source():
+                return False
+        return True
+
+
+ROLES: Final = frozenset({"user", "assistant", "tool", "system"})
+EVERY: Final[Mapping[str, Iterable[type]]] = dict.fromkeys(ROLES, KINDS)
+
+
+def in_words(part: Part, note: Note) -> Text | None:
+    """Return the text that stands for a part for which a form has no block; None for a part that is left out."""
+    match part:
+        case Refusal():
+            return Text(part.text)
+        case Media(type=type, data=str(data)) if type.startswith("text/"):
+            note(f"{part.label} is sent as its text")
+            return Text(b64decode(data).decode("utf-8", "replace"))
+        case Media():
+            note(f"{part.label} is named by a text, since the format has no form for it here")
+            return Text(f"[{part.label}]")
+        case Thinking():
+            note("thinking that another provider wrote, or that is not signed, is left out")
+        case Native(like=Text(text=text), form=form):
+            note(f"a block that only {form} has is sent as its text" if form else UNKNOWN)
+            return Text(text)
+        case Native(block=block):
+            kind = block.get("type") if isinstance(block, dict) else None
+            kind = kind or next(iter(block), None)
+            note(f"a block of type {kind!r} is left out: only {part.form or 'its author'} reads it")
+        case Source():
+            note("a source that an answer cites is left out")
+        case Call() | Result():
+            note("a call or a result is left out here")
+    return None
+
+
+UNKNOWN: Final = "content that is neither text nor blocks is sent as JSON text"
+
+
+def left_out(_: Part, __: Note) -> None:
+    """Write nothing: the form has no block for this kind of part."""
+
+
+def kept(written: Block, part: Any, *names: str) -> Block:
+    """Return a written block with those of these fields that the block had from which the part was read."""
+    block = part.block
+    if block:
+        for name in names:
+            if name in block:
+                written[name] = block[name]
+    return written
+
+
+def own(form: str) -> Writer:
+    """Return a writer of native blocks, which returns those of a form unchanged."""
+    return lambda part, _: part.block if part.form == form else None
+
+
+@dataclass(slots=True)
+class Entry:
+    """A message of a prompt, as it is repaired and rendered.
+
+    Attributes:
+        message: The message that the parts are from.
+        role: The common name of the role: "user", "assistant", "tool", "system" or "developer".
+        parts: The parts in their order. An entry of the role "tool" has one, the result.
+        note: Called with what the form cannot express.
+        name: The name of the participant.
+    """
+
+    message: Any
+    role: str
+    parts: list[Any]
+    note: Note
+    name: str | None = None
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls of tools."""
+        return [part for part in self.parts if type(part) is Call]

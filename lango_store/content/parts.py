@@ -1,0 +1,118 @@
+"""The vocabulary of content: each kind of part that a message can have, whatever form it was written in.
+
+A part keeps the `block` that it was read from, so that a writer of the same form can keep fields that only this form
+has. Two parts are equal if they say the same, in whatever form.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words. A plain text has no `block`."""
+
+    text: str
+    block: Block | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image, a document or a recording: its data in base64, its URL, or its id among the files of an issuer.
+
+    The type is a media type, or its beginning (`image/`) if the rest is unknown.
+    """
+
+    type: str
+    data: str | None = None
+    url: str | None = None
+    name: str | None = None
+    file: str | None = None
+    issuer: str | None = None
+    block: Block | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_image(self) -> bool:
+        """If it is an image."""
+        return self.type.startswith("image/")
+
+    @property
+    def uri(self) -> str | None:
+        """A data URI of the data, or the URL."""
+        return f"data:{self.type};base64,{self.data}" if self.data else self.url
+
+    @property
+    def label(self) -> str:
+        """The name of the attachment for a model that does not get it."""
+        return f"{self.type.strip('/') or 'file'} attachment" + (f" {self.name}" if self.name else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool. `extra` has further fields of the provider, such as a thought signature."""
+
+    id: str
+    name: str
+    arguments: Any = None
+    extra: Block = field(default_factory=dict)
+    block: Block | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a call. The content is any JSON; `read` returns its parts."""
+
+    id: str | None
+    name: str | None
+    content: Any = None
+    failed: bool = False
+    block: Block | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Thinking or reasoning. Only the issuer can read the signature; `issuer` is the name of a form, if it is known."""
+
+    text: str
+    signature: str | None = None
+    issuer: str | None = None
+    block: Block | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The words with which a model refuses to answer."""
+
+    text: str
+    block: Block | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source that an answer cites."""
+
+    url: str | None
+    title: str | None = None
+    block: Block | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A block that only one form has, or, if the name of the form is empty, JSON of an unknown kind.
+
+    Attributes:
+        form: The name of the form.
+        block: The block, unchanged.
+        like: What the block is for readers of other forms: the text that it has, or a call or a result of a tool that
+            the provider itself ran. None if it says nothing to them.
+    """
+
+    form: str
+    block: Any
+    like: Text | Call | Result | None = field(default=None, compare=False)
+
+
+Part = Text | Media | Call | Result | Thinking | Refusal | Source | Native
+KINDS: Final = (Text, Media, Call, Result, Thinking, Refusal, Source, Native)

@@ -1,0 +1,76 @@
+"""The text of contents that are lists of blocks, as OpenAI, Anthropic and Gemini write them."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from lango_store.content.parts import Block
+
+_TYPES: Final = ("text", "input_text", "output_text")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_WITHOUT_TYPE: Final = frozenset({"text", "thoughtSignature", "thought_signature"})
+
+
+def texts_of(content: Any) -> list[str | Block] | None:
+    """Return the blocks of a content, text blocks as plain text; None if it is not a list with a text block."""
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        return None
+    texts = [text_in(block) for block in content]
+    if all(text is None for text in texts):
+        return None
+    return [block if text is None else text for block, text in zip(content, texts, strict=True)]
+
+
+def text_of(content: Any) -> str | None:
+    """Return the text of a content, one paragraph per block; None if it is not, or not only, text."""
+    if isinstance(content, str):
+        return content
+    blocks = texts_of(content) or []
+    texts = [block for block in blocks if isinstance(block, str)]
+    return "\n\n".join(texts) if blocks and len(texts) == len(blocks) else None
+
+
+def as_text(output: Any) -> str:
+    """Return the output of a tool as text for a model: text and text blocks as they are, anything else as JSON."""
+    text = text_of(output)
+    return json.dumps(output, ensure_ascii=False) if text is None else text
+
+
+def text_in(block: Block) -> str | None:
+    """Return the text of a text block; None for any other block."""
+    # A block without a type is Gemini's text only if it has no other fields: a search result has a text too.
+    fields = {name for name, value in block.items() if value is not None}
+    is_text = block["type"] in _TYPES if "type" in fields else fields <= _WITHOUT_TYPE
+    text = block.get("text")
+    return text if is_text and isinstance(text, str) else None
+
+
+def as_object(arguments: Any) -> dict[str, Any]:
+    """Return the arguments of a call as an object; arguments that are none become its field `arguments`."""
+    if isinstance(arguments, str):
+        try:
+            value = json.loads(arguments or "{}")
+        except ValueError:
+            value = arguments
+        arguments = value if isinstance(value, dict) else arguments
+    return arguments if isinstance(arguments, dict) else {} if arguments is None else {"arguments": arguments}
+
+
+def sound(value: Any, on_fault: Callable[[], None]) -> Any:
+    """Return a copy of a JSON value whose texts can be encoded: halves of surrogate pairs are replaced.
+
+    Args:
+        value: Any JSON.
+        on_fault: Called for each text that has to be changed.
+    """
+    if isinstance(value, str):
+        if value.isascii() or _SURROGATE.search(value) is None:
+            return value
+        on_fault()
+        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, list):
+        return [sound(item, on_fault) for item in value]
+    if isinstance(value, dict):
+        return {sound(name, on_fault): sound(item, on_fault) for name, item in value.items()}
+    return value

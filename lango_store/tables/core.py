@@ -1,0 +1,389 @@
+"""The tables of the core."""
+
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlmodel import Field, Relationship
+
+from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store._rows.definitions import BASELINE as BASELINE
+from lango_store._rows.definitions import (
+    NOT_STORED_ELSEWHERE,
+    counter,
+    index_where,
+    index_where_set,
+    key,
+    session_reference,
+    stored,
+)
+from lango_store._rows.definitions import Base as Base
+from lango_store._rows.payloads import fill
+from lango_store._values.model import Message, MessageRole, SessionInfo
+from lango_store._values.value import copied
+
+SCHEMA_REVISION: Final = "0110"
+"""The migration revision that this release needs."""
+
+VERSION_TABLE: Final = "lango_store_version"
+
+FEATURE_TABLE: Final = "lango_feature"
+
+KNOWN_FEATURES: Final = frozenset({"payloads"})
+"""The features that this release supports. A database that uses any other feature raises `UnknownFeature`."""
+
+
+class SessionRow(Base, table=True):
+    """A row of `lango_session`: one session.
+
+    The attributes are the columns, which the documentation explains on the page "Tables and columns".
+
+    Attributes:
+        meta: The column `metadata`. SQLAlchemy reserves that name.
+        messages: The messages of the session, for queries that load them with `selectinload`; read-only.
+    """
+
+    __tablename__ = "lango_session"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
+        sa.Index("ix_lango_session_updated_at", "updated_at", "key"),
+        index_where_set("user_id", "ix_lango_session_user_id", "user_id", "updated_at", "key"),
+        index_where_set("agent_id", "ix_lango_session_agent_id", "agent_id", "updated_at", "key"),
+        index_where_set("expires_at", "ix_lango_session_expires_at", "expires_at"),
+        index_where_set("owed_at", "ix_lango_session_owed_at", "owed_at", "key"),
+        stored("session", unset=("incarnation", "revision", "lease_token", "lease_until")),
+    )
+
+    key: str = key()
+    agent_id: str | None = Field(default=None, sa_type=KEY_TEXT)
+    user_id: str | None = Field(default=None, sa_type=KEY_TEXT)
+    title: str | None = Field(default=None, sa_type=TEXT)
+    model: str | None = Field(default=None, sa_type=TEXT)
+    settings: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    meta: Any = Field(default=None, sa_column=sa.Column("metadata", JsonColumn, nullable=True))
+    tools: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
+    updated_at: datetime = Field(sa_type=TimeColumn)
+    expires_at: datetime | None = Field(default=None, sa_type=TimeColumn)
+    ttl_seconds: float | None = Field(default=None, sa_type=sa.Double)
+    last_seq: int = counter()
+    message_count: int = counter()
+    record_count: int = counter()
+    token_count: int = counter()
+    turn_count: int = counter()
+    last_turn_no: int = counter()
+    summary_turn: int | None = Field(default=None, sa_type=sa.BigInteger)
+    summarized_upto: int = counter()
+    last_consolidated: int = counter()
+    forked_from: str | None = Field(default=None, sa_type=KEY_TEXT)
+    incarnation: int = counter()
+    revision: int = counter()
+    lease_token: int | None = Field(default=None, sa_type=sa.BigInteger)
+    lease_turn: str | None = Field(default=None, sa_type=KEY_TEXT)
+    lease_until: datetime | None = Field(default=None, sa_type=TimeColumn)
+    owed_at: datetime | None = Field(default=None, sa_type=TimeColumn)
+    waiting: int | None = Field(default=None, sa_type=sa.BigInteger)
+    attempts: int | None = Field(default=None, sa_type=sa.BigInteger)
+    last_error: str | None = Field(default=None, sa_type=TEXT)
+
+    messages: list["MessageRow"] = Relationship(
+        sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}
+    )
+
+    @classmethod
+    def live(cls, now: datetime) -> sa.ColumnElement[bool]:
+        """Return an SQL condition that is true for live sessions.
+
+        Args:
+            now: The current time, an aware datetime.
+
+        Raises:
+            ValueError: `now` has no time zone.
+        """
+        if now.tzinfo is None:
+            raise ValueError("now has no time zone: use datetime.now(UTC)")
+        return live_at(now)
+
+    def to_info(self) -> SessionInfo:
+        """Convert the row to the value that `Conversation.info` returns."""
+        return SessionInfo.model_validate(_values(self, SessionInfo))
+
+
+class _TurnColumns(Base):
+    """The columns of turns and of their removed versions. No field has an `sa_column`, which tables cannot share."""
+
+    session_key: str = Field(sa_type=KEY_TEXT)
+    turn_no: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
+    id: str | None = Field(default=None, sa_type=KEY_TEXT)
+    kind: str = Field(sa_type=TEXT)
+    first_seq: int = Field(sa_type=sa.BigInteger)
+    last_seq: int = Field(sa_type=sa.BigInteger)
+    replaced_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
+    usage: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    meta: Any = Field(default=None, sa_type=JsonColumn, nullable=True, sa_column_kwargs={"name": "metadata"})
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
+    copied_from: str | None = Field(default=None, sa_type=KEY_TEXT)
+
+
+class _MessageColumns(Base):
+    """The columns of messages and of their removed versions."""
+
+    session_key: str = Field(sa_type=KEY_TEXT)
+    seq: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
+    turn_no: int | None = Field(default=None, sa_type=sa.BigInteger)
+    id: str | None = Field(default=None, sa_type=KEY_TEXT)
+    role: MessageRole = Field(sa_type=RoleColumn)
+    author: str | None = Field(default=None, sa_type=TEXT)
+    name: str | None = Field(default=None, sa_type=TEXT)
+    tool_call_id: str | None = Field(default=None, sa_type=KEY_TEXT)
+    text: str | None = Field(default=None, sa_type=TEXT)
+    content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
+    sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    payloads: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    logged_at: datetime | None = Field(default=None, sa_type=TimeColumn)
+    taken_by: str | None = Field(default=None, sa_type=KEY_TEXT)
+
+
+class TurnRow(_TurnColumns, table=True):
+    """A row of `lango_turn`: one turn, or one compaction.
+
+    Its messages have its `turn_no`, and a `seq` from `first_seq` to `last_seq`.
+
+    Attributes:
+        meta: The column `metadata`. SQLAlchemy reserves that name.
+        copied_from: The key of the session that the usage of the turn was spent in; NULL if it is this session.
+    """
+
+    __tablename__ = "lango_turn"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "turn_no", name="pk_lango_turn"),
+        session_reference("fk_lango_turn_session"),
+        index_where_set("id", "uq_lango_turn_id", "session_key", "id", unique=True),
+        stored("turn", name="turn {turn_no}", ids=("id",)),
+    )
+
+
+class MessageRow(_MessageColumns, table=True):
+    """A row of `lango_message`: one message or record.
+
+    Attributes:
+        text: The content of the message, if it is text: `MessageRow.text == "hi"`. NULL for any other content.
+        content: Content that is not text, as JSON; a content of None is the JSON `null`. Text with a NUL or a lone
+            surrogate is stored here too, escaped, because a column of text cannot store it. NULL if `text` is set.
+        payloads: References to the large strings of the message, which are stored in `lango_payload`; NULL if there are
+            none. Each of these strings is an empty string in the other columns.
+        logged_at: The time at which the message entered the log; NULL if `created_at` is that time.
+        taken_by: The id of the turn in progress that took the message from the inbox; NULL for any other message.
+    """
+
+    __tablename__ = "lango_message"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_message"),
+        session_reference("fk_lango_message_session"),
+        sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_message_content"),
+        index_where_set("id", "uq_lango_message_id", "session_key", "id", unique=True),
+        index_where_set("payloads", "ix_lango_message_payloads", "session_key", "seq"),
+        index_where("taken_by IS NOT NULL AND turn_no IS NULL", "ix_lango_message_taken_by", "session_key", "taken_by"),
+        stored("message", ids=("taken_by",)),
+    )
+
+    def to_message(self) -> Message:
+        """Convert the row to the value that `Conversation.messages(payloads="reference")` returns."""
+        values = _values(self, Message)
+        if self.text is not None:
+            values["content"] = self.text
+        if self.payloads is not None:
+            values = fill(copied(values), self.payloads)
+        return Message.model_validate(values)
+
+
+class PayloadRow(Base, table=True):
+    """A row of `lango_payload`: a large string of the messages of a session, stored once."""
+
+    __tablename__ = "lango_payload"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "digest", name="pk_lango_payload"),
+        session_reference("fk_lango_payload_session"),
+        stored("payload", name="payload {digest}", since="0105"),
+    )
+
+    session_key: str = key()
+    digest: str = key()
+    body: str = Field(sa_type=TEXT)
+
+
+class ChangeRow(Base, table=True):
+    """A row of `lango_change`: one change of a session's log, with the `seq` that it used up.
+
+    Attributes:
+        undo_until: The time until which the removed rows are kept; NULL if they are not kept.
+        added_upto: The last `seq` of the messages that the change itself added, such as a summary; otherwise NULL.
+        consolidated: The session's `last_consolidated` before the change; NULL if removed rows are not kept, or if the
+            change only replaced content.
+    """
+
+    __tablename__ = "lango_change"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_change"),
+        session_reference("fk_lango_change_session"),
+        index_where_set("undo_until", "ix_lango_change_undo_until", "undo_until"),
+        stored("change", since="0101", unset=("undo_until", "consolidated")),
+    )
+
+    session_key: str = key()
+    seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    kind: str = Field(sa_type=TEXT)
+    after_seq: int = Field(sa_type=sa.BigInteger)
+    changed_by: str | None = Field(default=None, sa_type=TEXT)
+    changed_at: datetime = Field(sa_type=TimeColumn)
+    undo_until: datetime | None = Field(default=None, sa_type=TimeColumn)
+    added_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
+    consolidated: int | None = Field(default=None, sa_type=sa.BigInteger)
+
+
+class ValueRow(Base, table=True):
+    """A row of `lango_value`: one named value of a session."""
+
+    __tablename__ = "lango_value"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "name", name="pk_lango_value"),
+        session_reference("fk_lango_value_session"),
+        stored("value", name="value {name!r}"),
+    )
+
+    session_key: str = key()
+    name: str = key()
+    value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
+    updated_at: datetime = Field(sa_type=TimeColumn)
+
+
+class DraftRow(Base, table=True):
+    """A row of `lango_draft`: a piece of an answer that is not in the log yet."""
+
+    __tablename__ = "lango_draft"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_draft"),
+        session_reference("fk_lango_draft_session"),
+        stored(
+            "draft", name="piece {n}", since="0103", in_forks=False, ids=("turn_id",), types={"piece": (str, "text")}
+        ),
+    )
+
+    session_key: str = key()
+    n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    token: int = Field(sa_type=sa.BigInteger)
+    turn_id: str = Field(sa_type=KEY_TEXT)
+    piece: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
+    written_at: datetime = Field(sa_type=TimeColumn)
+
+
+class InboxRow(Base, table=True):
+    """A row of `lango_inbox`: a message that waits for the next turn. `n` is the order of arrival.
+
+    Attributes:
+        message: The fields of the message, except `id` and `created_at`.
+    """
+
+    __tablename__ = "lango_inbox"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_inbox"),
+        session_reference("fk_lango_inbox_session"),
+        index_where_set("id", "uq_lango_inbox_id", "session_key", "id", unique=True),
+        stored("inbox_message", name="inbox message {n}", since="0103", in_forks=False, embedded="message"),
+    )
+
+    session_key: str = key()
+    n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    id: str | None = Field(default=None, sa_type=KEY_TEXT)
+    message: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
+    created_at: datetime = Field(sa_type=TimeColumn)
+
+
+class RemovedMessageRow(_MessageColumns, table=True):
+    """A row of `lango_removed_message`: a message that a change removed or replaced.
+
+    Attributes:
+        removed_at: The `seq` of that change.
+        next_at: The `seq` of the change that stored the next version of the message; NULL if there is none.
+    """
+
+    __tablename__ = "lango_removed_message"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "seq", "removed_at", name="pk_lango_removed_message"),
+        session_reference("fk_lango_removed_message_session"),
+        sa.Index("ix_lango_removed_message_removed_at", "session_key", "removed_at"),
+        NOT_STORED_ELSEWHERE,
+    )
+
+    removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
+    next_at: int | None = Field(default=None, sa_type=sa.BigInteger)
+
+
+class RemovedTurnRow(_TurnColumns, table=True):
+    """A row of `lango_removed_turn`: a turn as it was until a change removed or shortened it.
+
+    Attributes:
+        removed_at: The `seq` of that change.
+        next_at: The `seq` of the change that stored the next version of the turn; NULL if there is none.
+        meta: The column `metadata`. SQLAlchemy reserves that name.
+    """
+
+    __tablename__ = "lango_removed_turn"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "turn_no", "removed_at", name="pk_lango_removed_turn"),
+        session_reference("fk_lango_removed_turn_session"),
+        NOT_STORED_ELSEWHERE,
+    )
+
+    removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
+    next_at: int | None = Field(default=None, sa_type=sa.BigInteger)
+
+
+class SharedValueRow(Base, table=True):
+    """A row of `lango_shared_value`: one named value of a scope."""
+
+    __tablename__ = "lango_shared_value"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_shared_value"),
+        stored("shared_value", name="value {name!r}"),
+    )
+
+    scope: str = key()
+    name: str = key()
+    value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
+    updated_at: datetime = Field(sa_type=TimeColumn)
+
+
+class FeatureRow(Base, table=True):
+    """A row of `lango_feature`: a feature that a release must know to use the tables."""
+
+    __tablename__ = FEATURE_TABLE
+    __table_args__ = (sa.PrimaryKeyConstraint("name", name="pk_lango_feature"), NOT_STORED_ELSEWHERE)
+
+    name: str = key()
+
+
+def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:
+    """Return the columns of a row by the names of the value's fields, without NULLs."""
+    named = {name: getattr(row, "meta" if name == "metadata" else name, None) for name in kind.model_fields}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+# The only comparison of `expires_at` with a time: it is made in SQL, never in Python.
+
+_EXPIRES_AT: Final = Base.metadata.tables["lango_session"].c.expires_at
+
+
+def live_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
+    """Return the condition that a session is live at a time."""
+    return sa.or_(_EXPIRES_AT.is_(None), moment < _EXPIRES_AT)
+
+
+def expired_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
+    """Return the condition that a session has expired at a time."""
+    return moment >= _EXPIRES_AT

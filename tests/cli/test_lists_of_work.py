@@ -1,0 +1,76 @@
+"""`turns`, `calls`, `suspensions` and `owed`: four lists with the same rules."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from support.commands import run
+from support.factories import message
+
+from lango_store import AsyncStore, Message, Store, ToolCall, WorkFilters
+
+LISTS = ("turns", "calls", "suspensions", "owed")
+SESSIONS = {"chat:1": ("ann", "support"), "chat:2": ("ann", "sales"), "mail:3": ("bob", "support")}
+
+
+@pytest.fixture
+def busy(url: str) -> str:
+    """Return the URL of a store with sessions that are in all four lists."""
+    with Store(url, clock=lambda: datetime.now(UTC) - timedelta(hours=1)) as store:
+        for key, (user, agent) in SESSIONS.items():
+            conversation = store.open(key, user_id=user, agent_id=agent)
+            asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="c", name="pay")]))
+            conversation.calls.begin(asking.seq, 0)
+            conversation.suspensions.create()
+            conversation.turn("t1").begin()
+            conversation.inbox.put(message())
+    return url
+
+
+@pytest.mark.slow
+@pytest.mark.one_database
+@pytest.mark.parametrize("command", LISTS)
+def test_list_of_work_takes_the_same_filters_as_the_others(busy: str, command: str) -> None:
+    for options, expected in {
+        (): {"chat:1", "chat:2", "mail:3"},
+        ("--user", "ann"): {"chat:1", "chat:2"},
+        ("--agent", "support"): {"chat:1", "mail:3"},
+        ("--prefix", "chat:"): {"chat:1", "chat:2"},
+        ("--user", "ann", "--agent", "support", "--prefix", "chat"): {"chat:1"},
+        ("--user", "nobody"): set(),
+    }.items():
+        done = run(command, *options, "--json", "--url", busy)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert {json.loads(line)["key"] for line in done.stdout.splitlines()} == expected
+
+
+WHICH: WorkFilters = {"user_id": "ann", "agent_id": "support", "key_prefix": "chat"}
+
+
+def test_lists_of_work_are_filtered(busy: str) -> None:
+    with Store(busy) as store:
+        assert [each.key for each in store.turns.in_progress(**WHICH)] == ["chat:1"]
+        assert [each.key for each in store.calls.unknown(**WHICH)] == ["chat:1"]
+        assert [each.key for each in store.suspensions.list(**WHICH).items] == ["chat:1"]
+        assert [each.key for each in store.owed(**WHICH).items] == ["chat:1"]
+        assert len(store.turns.in_progress()) == len(store.calls.unknown()) == len(store.owed().items) == 3
+
+
+def test_lists_of_work_are_filtered_by_async_stores(busy: str) -> None:
+    async def read() -> list[list[str]]:
+        async with AsyncStore(busy) as store:
+            pages = await store.suspensions.list(**WHICH), await store.owed(**WHICH)
+            lists = await store.turns.in_progress(**WHICH), await store.calls.unknown(**WHICH)
+        return [[each.key for each in items] for items in (*lists, *(page.items for page in pages))]
+
+    assert asyncio.run(read()) == [["chat:1"]] * 4
+
+
+@pytest.mark.one_database
+def test_list_of_work_refuses_an_unknown_filter(store: Store) -> None:
+    which: Any = {"title": "a"}
+    for call in (store.turns.in_progress, store.calls.unknown, store.suspensions.list):
+        with pytest.raises(TypeError, match=r"title.*give agent_id, user_id, key_prefix"):
+            call(**which)

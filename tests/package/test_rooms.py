@@ -1,0 +1,26 @@
+"""The core names no room, and a room imports only the rooms that it builds on."""
+
+import pytest
+from support import rooms
+from support.paths import PACKAGE
+
+from lango_store._rooms import ROOMS
+
+
+def test_core_does_not_grow() -> None:
+    assert rooms.size(*rooms.CORE) <= 11_000
+
+
+def test_every_room_is_listed() -> None:
+    found = {path.stem for path in (PACKAGE / "_rooms").iterdir() if path.stem not in ("__init__", "__pycache__")}
+    assert found == {*ROOMS}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_core_does_not_name_the_room(room: str) -> None:
+    assert [*rooms.mentions(room, rooms.files(*rooms.CORE))] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_imports_only_the_rooms_that_it_builds_on(room: str) -> None:
+    assert rooms.imports(room) <= {*ROOMS[room]}
