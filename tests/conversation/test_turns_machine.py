@@ -247,7 +247,7 @@ class Machine(RuleBasedStateMachine):
         if is_due and not is_last and open_turn is not None and session.stored_turn(open_turn) is not None:
             session.release(saved=True)
             is_last, open_turn = False, session.failed_turn
-            is_due = session.is_owed(now)
+            is_due = session.is_owed(now) and not session.given_up
 
         def handle(own: Conversation, turn: RunningTurn) -> None:
             run.append(turn)
@@ -295,6 +295,7 @@ class Machine(RuleBasedStateMachine):
         assert self.conversation.turns.retry() == is_owed
         if is_owed:
             self.session.attempts, self.session.due_at, self.session.given_up = 0, None, False
+            self.session.others_given_up = False
 
     # Others
 

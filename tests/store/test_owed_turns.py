@@ -90,6 +90,52 @@ def test_each_of_several_turns_that_took_a_question_is_continued(either_store: S
     assert owed(either_store) == []
 
 
+@pytest.mark.parametrize("ends", ["saved", "raises", "killed"])
+def test_turn_that_was_given_up_stays_given_up_after_another_turn(either_store: Store, clock: Clock, ends: str) -> None:
+    conversation = put(either_store)
+    work(either_store, fail, attempts=1)
+    (failed,) = either_store.owed().items
+    other = conversation.turn("other").__enter__()
+    if ends == "saved":
+        other.__exit__(None, None, None)
+    elif ends == "raises":
+        other.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    else:
+        clock.move(minutes=2)
+        assert work(either_store, answer) == 1
+    assert [(each.turn_id, each.given_up) for each in either_store.owed().items] == [(failed.turn_id, True)]
+    assert work(either_store, answer) == 0
+    with conversation.turn("a third one"):
+        pass
+    assert [(each.turn_id, each.given_up) for each in either_store.owed().items] == [(failed.turn_id, True)]
+    assert conversation.turns.retry()
+    assert work(either_store, answer) == 1
+    assert owed(either_store) == []
+
+
+def test_turn_that_took_a_question_after_another_was_given_up_is_run(either_store: Store) -> None:
+    conversation = put(either_store)
+    work(either_store, fail, attempts=1)
+    (failed,) = either_store.owed().items
+    put(either_store)
+    interrupt(conversation, "other")
+    assert [(each.turn_id, each.given_up) for each in either_store.owed().items] == [("other", False)]
+    assert work(either_store, answer) == 1
+    assert [(each.turn_id, each.given_up) for each in either_store.owed().items] == [(failed.turn_id, True)]
+
+
+def test_retry_of_a_session_tries_all_its_given_up_turns_again(either_store: Store) -> None:
+    conversation = put(either_store)
+    work(either_store, fail, attempts=1)
+    put(either_store)
+    interrupt(conversation, "other")
+    work(either_store, fail, attempts=1)
+    assert [(each.turn_id, each.given_up) for each in either_store.owed().items] == [("other", True)]
+    assert conversation.turns.retry()
+    assert work(either_store, answer) == 2
+    assert owed(either_store) == []
+
+
 def test_turn_whose_question_was_deleted_is_not_owed_after_another_turn(either_store: Store) -> None:
     conversation = put(either_store)
     interrupt(conversation, "t")
@@ -202,6 +248,19 @@ def test_examine_finds_and_repairs_an_inbox_without_rows(store: Store) -> None:
     store.maintenance.examine(repair=True)
     assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
     assert [each.key for each in store.owed().items] == ["other"]
+
+
+def test_examine_finds_and_repairs_an_inbox_for_which_no_turn_is_owed(store: Store) -> None:
+    put(store)
+    put(store, "other")
+    spoil(store, "UPDATE lango_session SET owed_at = NULL, waiting = NULL WHERE key = 'k'")  # as in an older backup
+    assert [(each.name, each.subject) for each in store.maintenance.examine() if each.name != "settings"] == [
+        ("overlooked inbox", "k")
+    ]
+    store.maintenance.examine(repair=True)
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
+    assert sorted(each.key for each in store.owed().items) == ["k", "other"]
+    assert work(store, answer) == 2
 
 
 def test_turn_that_a_previous_release_ended_after_the_upgrade_is_not_run(either_store: Store, clock: Clock) -> None:

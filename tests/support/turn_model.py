@@ -63,6 +63,8 @@ class ModelSessionWithTurns(ModelSession):
         """Whether the open or failed turn has taken messages from the inbox."""
         self.others_taken = False
         """Whether another turn that is not saved has."""
+        self.others_given_up = False
+        """Whether one of these was given up."""
         self.attempts = 0
         self.due_at: datetime | None = None
         """When a failed turn is due; None if it is due at once, or was given up."""
@@ -90,6 +92,7 @@ class ModelSessionWithTurns(ModelSession):
             raise TurnInProgress(self.key, self.holder.turn_id, self.until)
         if attempt.turn_id != self.open_turn:
             self.others_taken |= self.has_taken
+            self.others_given_up = self.others_taken and (self.others_given_up or self.given_up)
             self.has_taken, self.attempts = False, 0
         self.holder, self.failed_turn = attempt, None
         self.due_at, self.given_up = None, False
@@ -205,6 +208,7 @@ class ModelSessionWithTurns(ModelSession):
         if not self.has_taken:
             turn = self.first_taker(turn if saved else None) if self.others_taken else None
             self.has_taken = self.others_taken = turn is not None
+            self.given_up = self.others_given_up = self.others_given_up and turn is not None
         self.failed_turn, self.holder = turn, None
 
     def first_taker(self, excluded: str | None) -> str | None:

@@ -58,7 +58,7 @@ def _is_due(dialect: Dialect) -> sa.ColumnElement[bool]:
     """Match owed turns that are due now; a time that a wrong clock wrote delays them by at most the longest pause."""
     latest = dialect.next_expiry(NOW, _LONGEST_PAUSE)
     is_due = sa.or_(SESSION.c.owed_at <= NOW, _IS_FIRST_ATTEMPT, SESSION.c.owed_at > latest)
-    return sa.and_(SESSION.c.owed_at < time("never"), is_due)
+    return sa.and_(SESSION.c.owed_at < owed.NEVER_STORED, is_due)
 
 
 _HAS_DIED: Final = SESSION.c.lease_token.is_not(None)
@@ -101,8 +101,7 @@ def _read_due(
 ) -> list[Any]:
     dialect = dialect_of(connection)
     statement = _due(chosen.names, locks=locks and dialect.locks_many, without_deaths=without_deaths)
-    bound = chosen.bound(dialect, now, limit + len(refused)) | {"never": dialect.time(owed.NEVER)}
-    rows = statement.run(connection, bound)
+    rows = statement.run(connection, chosen.bound(dialect, now, limit + len(refused)))
     return [row for row in rows if row[0] not in refused][:limit]
 
 
@@ -205,7 +204,7 @@ def _decoded(value: Mapping[str, Any]) -> OwedTurn:
 _retry: Final = Statement(
     sa.update(SESSION)
     .where(of_session(SESSION), LIVE, SESSION.c.owed_at.is_not(None), leases.IS_ENDED)
-    .values(owed_at=NOW, attempts=sa.null())
+    .values(owed.RETRIED)
     .returning(SESSION.c.key)
 )
 

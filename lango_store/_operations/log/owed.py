@@ -11,6 +11,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._operations.binds import MESSAGE, NOW, SESSION, TURN, of_session, text
+from lango_store._rows.columns import TimeColumn
+from lango_store._rows.encoding import encode_time_text
 
 IN_INBOX: Final = 1
 """Messages wait in the inbox."""
@@ -22,11 +24,15 @@ TAKEN: Final = 8
 """The turn in `lease_turn`, which is not saved, has taken messages from the inbox."""
 TAKEN_BEFORE: Final = 16
 """Another turn that is not saved has taken messages from the inbox."""
+GIVEN_UP: Final = 32
+"""Such another turn was given up."""
 
-_ALL: Final = 31
+_ALL: Final = 63
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
 """The `owed_at` of a turn that was given up."""
+NEVER_STORED: Final[sa.ColumnElement[datetime]] = sa.literal_column(f"'{encode_time_text(NEVER)}'", TimeColumn())
+"""`NEVER` as SQL."""
 
 Values = dict[str, Any]
 
@@ -64,8 +70,12 @@ def _if(condition: sa.ColumnElement[bool], *columns: str) -> Values:
 
 _IS_SAME: Final = SESSION.c.lease_turn == text("turn_id")
 _SEEN: Final = sa.case((has(ANSWERED | ANSWERED_BEFORE), _number(ANSWERED_BEFORE)), else_=_NONE)
+_OTHERS_TAKEN: Final = sa.case(
+    (sa.or_(has(GIVEN_UP), SESSION.c.owed_at == NEVER_STORED), _number(TAKEN_BEFORE | GIVEN_UP)),
+    else_=_number(TAKEN_BEFORE),
+)
 _TAKEN_SO_FAR: Final = sa.case(
-    (_IS_SAME, _bits(TAKEN | TAKEN_BEFORE)), (has(TAKEN | TAKEN_BEFORE), _number(TAKEN_BEFORE)), else_=_NONE
+    (_IS_SAME, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP)), (has(TAKEN | TAKEN_BEFORE), _OTHERS_TAKEN), else_=_NONE
 )
 
 BEGUN: Final[Values] = {"owed_at": NOW, "waiting": _or(_bits(IN_INBOX), _SEEN, _TAKEN_SO_FAR)}
@@ -89,7 +99,8 @@ def _taker(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[str]:
 
 
 _NEXT: Final = sa.case((has(TAKEN_BEFORE), _taker(MESSAGE.c.taken_by != SESSION.c.lease_turn)))
-_NEXT_TAKEN: Final = sa.case((_NEXT.is_not(None), _number(TAKEN | TAKEN_BEFORE)), else_=_NONE)
+_NEXT_BITS: Final = _or(_number(TAKEN | TAKEN_BEFORE), _bits(GIVEN_UP))
+_NEXT_TAKEN: Final = sa.case((_NEXT.is_not(None), _NEXT_BITS), else_=_NONE)
 
 SAVED: Final[Values] = {
     "lease_token": sa.null(),
@@ -98,7 +109,11 @@ SAVED: Final[Values] = {
     "waiting": _or(_bits(IN_INBOX | ANSWERED), _NEXT_TAKEN),
     "attempts": sa.null(),
     "last_error": sa.null(),
-} | _if(sa.or_(has(IN_INBOX | ANSWERED), _NEXT.is_not(None)), "owed_at")
+    "owed_at": sa.case(
+        (sa.and_(has(GIVEN_UP), _NEXT.is_not(None)), NEVER_STORED),
+        (sa.or_(has(IN_INBOX | ANSWERED), _NEXT.is_not(None)), SESSION.c.owed_at),
+    ),
+}
 """The values when a turn is saved: the session may still be owed an earlier turn."""
 
 _UNSEEN: Final = _bits(ANSWERED_BEFORE).op(">>")(_number(1))
@@ -106,31 +121,40 @@ _UNANSWERED: Final = _or(_bits(IN_INBOX | ANSWERED), _UNSEEN)
 NOT_SAVED: Final[Values] = {
     "lease_token": sa.null(),
     "lease_until": sa.null(),
-    "waiting": _or(_UNANSWERED, _bits(TAKEN | TAKEN_BEFORE)),
+    "waiting": _or(_UNANSWERED, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP)),
 }
 """The values when a turn ends that is not saved, but is tried again."""
 
 _INTERRUPTED: Final = sa.case((has(TAKEN), SESSION.c.lease_turn), (has(TAKEN_BEFORE), _taker()))
 _STILL_TAKEN: Final = sa.case(
-    (has(TAKEN), _bits(TAKEN | TAKEN_BEFORE)),
-    (_INTERRUPTED.is_not(None), _number(TAKEN | TAKEN_BEFORE)),
+    (has(TAKEN), _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP)),
+    (_INTERRUPTED.is_not(None), _NEXT_BITS),
     else_=_NONE,
 )
 
 RELEASED: Final[Values] = (
     NOT_SAVED
-    | {"lease_turn": _INTERRUPTED, "waiting": _or(_UNANSWERED, _STILL_TAKEN)}
-    | _if(_or(_UNANSWERED, _STILL_TAKEN) != _NONE, "owed_at")
+    | {
+        "lease_turn": _INTERRUPTED,
+        "waiting": _or(_UNANSWERED, _STILL_TAKEN),
+        "owed_at": sa.case(
+            (sa.and_(~has(TAKEN), has(GIVEN_UP), _INTERRUPTED.is_not(None)), NEVER_STORED),
+            (_or(_UNANSWERED, _STILL_TAKEN) != _NONE, SESSION.c.owed_at),
+        ),
+    }
     | _if(has(_ALL), "attempts", "last_error")
 )
 """The values when a lease is released: another turn is owed only if there is something for it."""
 
+RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP), "attempts": sa.null()}
+"""The values when turns that were given up are to be tried again."""
+
 # The inbox
 
 
-def arrived(what: int) -> Values:
-    """Return the values when a message or an answer arrives; `now` must be bound."""
-    return {"owed_at": sa.func.coalesce(SESSION.c.owed_at, NOW), "waiting": _WAITING.op("|")(_number(what))}
+def arrived(what: int, at: sa.ColumnElement[datetime] = NOW) -> Values:
+    """Return the values when a message or an answer arrives, by default at the bound `now`."""
+    return {"owed_at": sa.func.coalesce(SESSION.c.owed_at, at), "waiting": _WAITING.op("|")(_number(what))}
 
 
 EMPTIED: Final[Values] = {"waiting": _bits(_ALL - IN_INBOX)} | _if(
