@@ -17,6 +17,7 @@ from lango_store._operations.session.lists import Filters, WorkFilters
 from lango_store._rooms.tool_calls.effects import Effect
 from lango_store._rooms.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
 from lango_store._rooms.tool_calls.values import BegunCall, Suspension, SuspensionPage
+from lango_store._rooms.usage.values import UsageRow
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._values.model import (
     UNSET,
@@ -37,7 +38,7 @@ from lango_store._values.model import (
     Undone,
     Unset,
 )
-from lango_store._values.reports import ExpiryReport, Finding, OwedPage, Page, SearchHit, SearchPage, Stats, UsageRow
+from lango_store._values.reports import ExpiryReport, Finding, OwedPage, Page, SearchHit, SearchPage, Stats
 from lango_store._values.session import Session
 from lango_store.aio import (
     AsyncConversation,

@@ -27,6 +27,7 @@ from lango_store._features.turns_in_progress import working
 from lango_store._operations.session.lists import Filter, Filters, WorkFilters
 from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
 from lango_store._rooms.tool_calls import aio as tool_calls
+from lango_store._rooms.usage import aio as usage
 from lango_store._values.events import Event
 from lango_store._values.model import Compaction, Message, SessionInfo, Turn, Unset
 from lango_store._values.session import Session
@@ -161,7 +162,7 @@ class StoreOptions(TypedDict, total=False):
     replica: str | sa.URL | None
 
 
-class AsyncStore(tool_calls.InStore):
+class AsyncStore(tool_calls.InStore, usage.InStore):
     """A store for asyncio: the methods of `Store` as coroutines.
 
     They have the same names, arguments, results and exceptions.
@@ -323,7 +324,6 @@ class AsyncStore(tool_calls.InStore):
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
     search = awaited(Store.search)
-    usage = awaited(Store.usage)
     stats = awaited(Store.stats)
 
     async def work(

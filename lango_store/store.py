@@ -21,12 +21,10 @@ from lango_store._features import (
     StoreTurns,
     Values,
     store_group,
-    usage_report,
 )
 from lango_store._features.tail.watcher import Watcher
 from lango_store._features.turns_in_progress import claims, working
 from lango_store._features.turns_in_progress.claims import Chosen
-from lango_store._features.usage_report import Prices
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.log import kept_copies
 from lango_store._operations.maintenance import stats
@@ -37,10 +35,11 @@ from lango_store._operations.session.lists import Filter, Filters, Order, WorkFi
 from lango_store._operations.session.sessions import Expected
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import waiting
+from lango_store._rooms.usage import groups as usage
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
-from lango_store._values.reports import ExpiryReport, OwedPage, Page, SearchPage, Stats, UsageRow
+from lango_store._values.reports import ExpiryReport, OwedPage, Page, SearchPage, Stats
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation, RunningTurn
 from lango_store.errors import InvalidState, SessionHeld
@@ -48,7 +47,7 @@ from lango_store.errors import InvalidState, SessionHeld
 R = TypeVar("R")
 
 
-class Store(tool_calls.InStore):
+class Store(tool_calls.InStore, usage.InStore):
     """Sessions and messages of LLM agents, in a SQLite or PostgreSQL database.
 
     One store serves all threads of a process. Creating a store does not connect; the first call connects and checks the
@@ -767,47 +766,6 @@ class Store(tool_calls.InStore):
         return self._bound(self._context.leased(turn.key, turn.lease))
 
     # Maintenance
-
-    def usage(
-        self,
-        by: Sequence[str] = (),
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        user_id: str | None = None,
-        agent_id: str | None = None,
-        key_prefix: str | None = None,
-        top_level: bool = False,
-        prices: Prices | None = None,
-    ) -> list[UsageRow]:
-        """Add up the usage of turns, for all sessions or by groups.
-
-        Turns that a fork copied count only in the original session. Turns of expired sessions that are not purged yet
-        count too.
-
-        Args:
-            by: The fields to group by: any of "key", "root" (the topmost parent), "user_id", "agent_id", "model",
-                "day" and "month". Defaults to none: one row for all turns.
-            since: Only turns that were saved at or after this time, an aware datetime.
-            until: Only turns that were saved before this time, an aware datetime.
-            user_id: Only sessions of this user.
-            agent_id: Only sessions of this agent.
-            key_prefix: Only sessions whose key starts with this text.
-            top_level: Leave out child sessions. False by default.
-            prices: The prices of usage without a stored cost: for each model, the usage fields with their prices in
-                dollars per million units, such as
-                `{"gpt-x": {"input_tokens": 2.0, "input_tokens_details.cached_tokens": -1.0}}`. The negative price is a
-                discount on cached tokens, which `input_tokens` includes. Defaults to none.
-
-        Returns:
-            One row for each group, sorted by the fields in `by`.
-
-        Raises:
-            ValueError: `by` has an unknown name, or a time has no time zone.
-            DamagedDatabase: The usage of a turn is damaged, or a number is too large to add.
-        """
-        chosen = Filter(user_id=user_id, agent_id=agent_id, key_prefix=key_prefix, top_level=top_level, expired=None)
-        return self._context.read_together(usage_report.report, by, chosen, since, until, prices)
 
     def stats(self) -> Stats:
         """Return the numbers of sessions, messages and tokens, and the size of the tables.

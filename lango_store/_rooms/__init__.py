@@ -8,5 +8,6 @@ from typing import Final
 ROOMS: Final = {
     "tool_calls": ("turns_in_progress",),
     "prompts": ("tool_calls",),
+    "usage": (),
 }
 """The rooms, each with the rooms that it builds on. It imports no other room."""

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lango_store._rooms.tool_calls.commands import calls, suspensions
+from lango_store._rooms.usage import commands as usage
 from lango_store.cli import (
     adopt,
     changes,
@@ -25,7 +26,6 @@ from lango_store.cli import (
     streams,
     tail,
     turns,
-    usage,
 )
 from lango_store.cli.options import example
 from lango_store.cli.output import print_error

@@ -61,9 +61,15 @@ def test_api_page_lists_each_adapter() -> None:
         assert {name for owner, name in listed if owner == package} == set(ast.literal_eval(exported))
 
 
+def _members(kind: type) -> set[str]:
+    """Return the names of the public members of a class, with those that rooms add to it."""
+    own = [each for each in kind.__mro__ if each.__module__.startswith("lango_store")]
+    return {name for each in own for name in vars(each) if name[0] != "_"}
+
+
 def functions(owner: Any) -> Iterator[Callable[..., Any]]:
     """Yield the public functions of a module or the public methods of a class."""
-    names = names_of(owner) if isinstance(owner, ModuleType) else {name for name in vars(owner) if name[0] != "_"}
+    names = names_of(owner) if isinstance(owner, ModuleType) else _members(owner)
     for name in sorted(names | {"__init__"} & vars(owner).keys()):
         value = getattr(inspect.getattr_static(owner, name), "__func__", inspect.getattr_static(owner, name))
         value = value.fget if isinstance(value, property) else value

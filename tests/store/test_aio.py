@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from support.awaiting import Awaiting, awaiting
 from support.databases import MakeDatabase
-from support.every_method import KINDS, calls_of, methods_of, prepare, twin_of
+from support.every_method import KINDS, calls_of, members_of, methods_of, prepare, twin_of
 from support.factories import message, messages
 from support.processes import run_program
 
@@ -30,11 +30,11 @@ from lango_store.testing import Clock
 
 SYNC_ONLY = {"key", "snapshot", "transaction", "using"}
 REWRITTEN = {"begin", "begin_compaction", "close", "compact", "work"}
-ASYNC_ONLY = {"run_sync", "threads"}
+ASYNC_ONLY = {"key", "run_sync", "threads"}
 
 
 def public_members(kind: type) -> dict[str, Any]:
-    return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+    return {name: value for name, value in members_of(kind).items() if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("sync_kind", KINDS)

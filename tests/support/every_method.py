@@ -52,9 +52,15 @@ def twin_of(kind: type) -> type:
     return named[f"Async{kind.__name__}"]
 
 
+def members_of(kind: type) -> dict[str, object]:
+    """Return the members of a class, with those that rooms add to it."""
+    own = [each for each in kind.__mro__ if each.__module__.startswith("lango_store")]
+    return {name: value for each in reversed(own) for name, value in vars(each).items()}
+
+
 def methods_of(kind: type) -> set[str]:
     """Return the names of the methods of a class that have an asynchronous version."""
-    named = {name for name, each in vars(twin_of(kind)).items() if inspect.isfunction(each) and name[0] != "_"}
+    named = {name for name, each in members_of(twin_of(kind)).items() if inspect.isfunction(each) and name[0] != "_"}
     return named - {"close", "conversation", "run_sync", "shared_values"}
 
 

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from lango_store._dialect import Moment, dialect_of
 from lango_store._operations.binds import SESSION, TURN, of_session
 from lango_store._operations.session.lists import Filter, conditions
+from lango_store._rooms.usage.values import UsageRow
 from lango_store._rows.encoding import aware, decode_json
-from lango_store._values.reports import UsageRow
 from lango_store._values.usage import TOKENS, add_usage, cost, numbers_by_path, numbers_of, tokens, total
 from lango_store.errors import DamagedDatabase, quoted
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lango_store._features.usage_report import GROUPS
-from lango_store._values.reports import UsageRow
+from lango_store._rooms.usage.report import GROUPS
+from lango_store._rooms.usage.values import UsageRow
 from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, flag, open_store, option, time_option
 from lango_store.cli.output import print_bars, print_json, print_table, printable, say
 

@@ -1,0 +1,1 @@
+"""The usage and the cost of turns, by groups."""

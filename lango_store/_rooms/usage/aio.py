@@ -1,0 +1,10 @@
+"""The methods of the room as coroutines."""
+
+from lango_store._parts.twins import awaited
+from lango_store._rooms.usage import groups
+
+
+class InStore:
+    """What the room adds to `AsyncStore`."""
+
+    usage = awaited(groups.InStore.usage)
