@@ -156,7 +156,7 @@ def test_turn_that_save_turn_stored_is_not_owed_after_another_turn(either_store:
 
 def test_attempts_of_a_failed_turn_do_not_count_for_another_turn(either_store: Store, clock: Clock) -> None:
     conversation = put(either_store)
-    work(either_store, fail, attempts=1)
+    work(either_store, fail, attempts=2)
     conversation.turn("other").__enter__()
     clock.move(minutes=2)
     assert owed(either_store) == [("interrupted", "other", 0, None)]
