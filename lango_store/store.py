@@ -757,8 +757,9 @@ class Store(tool_calls.InStore, usage.InStore):
 
         Pass the store to other code that writes during the turn, such as an agent framework. Each write, also to other
         sessions, extends the lease. If the turn has lost the lease, writes raise `LeaseLost` and change nothing; only
-        the result of a call that was begun before can still be stored. Messages that are appended this way are in the
-        log of the session, but are not part of the turn. Closing the returned store has no effect: close this one.
+        the result of a call that was begun before can still be stored. Messages that are appended this way to the
+        session of the turn are part of the turn; those of `save_turn` keep their own turn, with its usage. Closing the
+        returned store has no effect: close this one.
 
         Args:
             turn: A turn in progress, inside its block.

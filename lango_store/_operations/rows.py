@@ -129,8 +129,8 @@ def whole_number(key: str, name: str, stored: Any) -> int:
 
 # Messages
 
-_ASSIGNED: Final = ("seq", "turn_no")
-_HIDDEN: Final = ("session_key", "logged_at", "taken_by")
+_ASSIGNED: Final = ("seq", "turn_no", "taken_by")
+_HIDDEN: Final = ("session_key", "logged_at")
 
 MESSAGE_INPUT_FIELDS: Final = tuple(each.name for each in MESSAGE.c if each.name not in (*_ASSIGNED, *_HIDDEN))
 """The columns of a message whose values come from the caller."""
@@ -259,7 +259,7 @@ def decode_checked(key: str, row: Sequence[Any], bodies: Mapping[str, str] | Non
     """
     stored: dict[str, Any] = {name: each for name, each in zip(MESSAGE_FIELDS, row, strict=True) if each is not None}
     seq, text, content = row[0], stored.pop("text", None), stored.pop("content", None)
-    listing = stored.pop("payloads", None)
+    listing, taken_by = stored.pop("payloads", None), stored.pop("taken_by", None)
     if isinstance(seq, str | bytes):  # pydantic would read a number from it
         raise DamagedMessage(key, 0, "seq", f"{quoted(seq)} is not a number")
     value = {name: stored_json(key, seq, name, each) if name in _JSON else each for name, each in stored.items()}
@@ -280,10 +280,13 @@ def decode_checked(key: str, row: Sequence[Any], bodies: Mapping[str, str] | Non
             reason = f"payload {error} is missing" if isinstance(error, KeyError) else f"cannot be read: {error}"
             raise DamagedMessage(key, seq_or_zero(seq), "payloads", reason) from None
     try:
-        return Message.model_validate(value)
+        message = Message.model_validate(value)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         raise DamagedMessage(key, seq_or_zero(seq), ".".join(map(str, fault["loc"])), fault["msg"]) from None
+    if type(taken_by) is str:
+        vars(message)["_taken_by"] = taken_by
+    return message
 
 
 def decode_or_return_error(key: str, row: Sequence[Any], bodies: Mapping[str, str] | None) -> Message | DamagedMessage:

@@ -25,7 +25,8 @@ def decode_sound(rows: Sequence[Any], decode_checked: Callable[[Any], Message]) 
     # One loop without calls: it runs for every message that is read.
     messages: list[Message] = []
     for row in rows:
-        seq, turn_no, id, role, author, name, call_id, text, content, calls, tokens, extra, moment, sent, payloads = row
+        seq, turn_no, taken_by, id, role, author, name, call_id, text, content, calls, tokens, extra, *rest = row
+        moment, sent, payloads = rest
         if payloads is not None:
             messages.append(decode_checked(row))
             continue
@@ -48,6 +49,8 @@ def decode_sound(rows: Sequence[Any], decode_checked: Callable[[Any], Message]) 
                 values["turn_no"] = turn_no
                 fields.add("turn_no")
                 sound &= type(turn_no) is int
+            if type(taken_by) is str:
+                values["_taken_by"] = taken_by
             if id is not None:
                 values["id"] = id
                 fields.add("id")

@@ -15,6 +15,7 @@ from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_
 
 from lango_store._values.value import Json, JsonList, JsonObject, Value, absent, built, copied
 from lango_store.content.openai_chat import written_call
+from lango_store.content.parts import FAILED, has_failed
 from lango_store.content.text import as_text
 
 
@@ -100,7 +101,7 @@ class ToolCall(Value):
     @property
     def failed(self) -> bool:
         """True if the output is the error of a tool that failed: `extra` has `"failed": true`."""
-        return self.extra.get("failed") is True
+        return has_failed(self.extra)
 
     def copied(self) -> Self:
         """Return a copy that shares no list and no dict with this call."""
@@ -197,7 +198,6 @@ class MessageFields(TypedDict, total=False):
     sent: Any
 
 
-_FAILED: Final = {"failed": True}
 _STORED_FIELDS: Final = frozenset({"seq", "created_at"})
 
 
@@ -275,7 +275,7 @@ class Message(Value):
     @property
     def failed(self) -> bool:
         """True for the result of a tool that failed: `extra` has `"failed": true`."""
-        return self.extra.get("failed") is True or self.extra.get("is_error") is True
+        return has_failed(self.extra)
 
     @classmethod
     def tool(cls, content: Any = None, *, failed: bool = False, **fields: Unpack[MessageFields]) -> Self:
@@ -288,7 +288,7 @@ class Message(Value):
             **fields: Any other field of `Message`, among them `tool_call_id`, or `tool_calls` with an `output` each.
         """
         if failed:
-            fields["extra"] = fields.get("extra", {}) | _FAILED
+            fields["extra"] = fields.get("extra", {}) | FAILED
         return cls(role=MessageRole.TOOL, content=content, **fields)
 
     @classmethod
@@ -301,7 +301,15 @@ class Message(Value):
         """
         return cls(role=MessageRole.SYSTEM, content=content, **fields)
 
-    def stored_as(self, seq: int, created_at: datetime, turn_no: int | None) -> Self:
+    @property
+    def _taken_by(self) -> str | None:
+        """The id of the turn in progress that wrote the message or took it from the inbox, as the store has read it.
+
+        It is not a field, so messages are equal and are dumped without it.
+        """
+        return self.__dict__.get("_taken_by")
+
+    def stored_as(self, seq: int, created_at: datetime, turn_no: int | None, taken_by: str | None = None) -> Self:
         """Return the message as a store has written it: a copy that shares no list and no dict with this message."""
         values = self.__dict__.copy()
         fields = self.__pydantic_fields_set__ | _STORED_FIELDS
@@ -312,6 +320,8 @@ class Message(Value):
                 values[name] = [each.copied() for each in value] if name == "tool_calls" else copied(value)
         if turn_no is not None:
             fields.add("turn_no")
+        if taken_by is not None:
+            values["_taken_by"] = taken_by
         if values["created_at"] is None:
             values["created_at"] = created_at
         return built(type(self), values, fields)

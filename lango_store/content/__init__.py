@@ -18,6 +18,7 @@ from lango_store.content.openai_chat import OPENAI
 from lango_store.content.openai_responses import RESPONSES
 from lango_store.content.pages import AGUI, AISDK
 from lango_store.content.parts import (
+    FAILED,
     KINDS,
     Call,
     Media,
@@ -28,6 +29,7 @@ from lango_store.content.parts import (
     Source,
     Text,
     Thinking,
+    has_failed,
 )
 from lango_store.content.reading import parts, plain, read, written, written_result
 from lango_store.content.text import as_object, as_text, text_of, texts_of
@@ -43,6 +45,7 @@ __all__ = [
     "AISDK",
     "ANTHROPIC",
     "CLAUDE",
+    "FAILED",
     "FORMS",
     "GEMINI",
     "KINDS",
@@ -66,6 +69,7 @@ __all__ = [
     "Thinking",
     "as_object",
     "as_text",
+    "has_failed",
     "parts",
     "plain",
     "read",

@@ -45,12 +45,17 @@ def _part(block: Block) -> Part | None:
     for name in ("function_response", "functionResponse"):
         if isinstance(body := block.get(name), dict):
             response = body.get("response")
-            failed = isinstance(response, dict) and response.keys() == {"error"}
+            failed = has_error(response)
             content = response["error"] if failed else response  # type: ignore[index]
             return Result(_name(body, "id") or None, _name(body, "name") or None, content, failed, block)
     if any(name in block for name in _NATIVE):
         return Native("gemini", block)
     return None
+
+
+def has_error(response: Any) -> bool:
+    """Return True for the response of a function that failed."""
+    return isinstance(response, dict) and response.keys() == {"error"}
 
 
 def _name(body: Block, name: str) -> str:
@@ -85,7 +90,7 @@ def _written_call(part: Call, _: Note) -> Block:
 
 def _written_result(part: Result, note: Note) -> Block:
     content = part.content
-    if not isinstance(content, dict) or part.failed:
+    if not isinstance(content, dict) or (part.failed and not has_error(content)):
         text = plain(read(content, is_data=True), _silent if _is_data(content) else note)
         content = {"error" if part.failed else "result": text}
     return {"function_response": {"name": part.name, "response": content}}

@@ -114,5 +114,14 @@ class Native:
     like: Text | Call | Result | None = field(default=None, compare=False)
 
 
+FAILED: Final[Block] = {"failed": True}
+"""What the `extra` of a result, or of a call with an output, has if the tool failed."""
+
+
+def has_failed(extra: Block) -> bool:
+    """Return True if an `extra` is that of a tool that failed. Earlier messages may have the name `is_error`."""
+    return extra.get("failed") is True or extra.get("is_error") is True
+
+
 Part = Text | Media | Call | Result | Thinking | Refusal | Source | Native
 KINDS: Final = (Text, Media, Call, Result, Thinking, Refusal, Source, Native)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.content import FAILED
 from lango_store.interchange.fidelity import mapping, storable_text
 
 NAME: Final = "langchain"
@@ -38,6 +39,7 @@ def message_of(stored: Mapping[str, Any]) -> Message:
     calls = data.get("tool_calls")
     has_calls = isinstance(calls, list) and bool(calls) and all(map(_is_call, calls))
     moved = {"content", "tool_calls"} if has_calls else {"content"}
+    rest = {name: value for name, value in data.items() if name not in moved}
     return Message(
         role=role_of(kind),
         content=data["content"],
@@ -47,7 +49,7 @@ def message_of(stored: Mapping[str, Any]) -> Message:
             ToolCall(id=call["id"], name=call["name"], arguments=call["args"])
             for call in (calls or () if has_calls else ())
         ],
-        extra={NAME: {**stored, "data": {name: value for name, value in data.items() if name not in moved}}},
+        extra={NAME: {**stored, "data": rest}, **(FAILED if data.get("status") == "error" else {})},
     )
 
 

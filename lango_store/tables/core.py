@@ -178,7 +178,8 @@ class MessageRow(_MessageColumns, table=True):
         payloads: References to the large strings of the message, which are stored in `lango_payload`; NULL if there are
             none. Each of these strings is an empty string in the other columns.
         logged_at: The time at which the message entered the log; NULL if `created_at` is that time.
-        taken_by: The id of the turn in progress that took the message from the inbox; NULL for any other message.
+        taken_by: The id of the turn in progress that wrote the message or took it from the inbox; NULL for any other
+            message.
     """
 
     __tablename__ = "lango_message"

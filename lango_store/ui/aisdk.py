@@ -28,7 +28,7 @@ from lango_store.aio import AsyncConversation
 from lango_store.content import AISDK, Call, Native, Note, Part, Result, parts
 from lango_store.content.pages import output, tool_part
 from lango_store.ui import streams
-from lango_store.ui.streams import TURN_ID, Calls, ChatRequest, Messages, frame, ignore
+from lango_store.ui.streams import Calls, ChatRequest, Messages, frame, ignore
 
 Chunk = dict[str, Any]
 
@@ -68,8 +68,9 @@ async def aisdk(
     after = after or ""
     writer = _Writer(turn_id, is_open=after.endswith(_OPEN))
     writer.has_earlier_calls = continues or bool(after)
+    start, last_seq, writer.turn_no = await streams.read(conversation, _start, turn_id)
     if not after:
-        start, writer.known = await streams.read(conversation, _start, turn_id)
+        writer.known = last_seq
         yield frame({"type": "start"} if continues else {"type": "start", "messageId": writer.id})
     else:
         start = after.removesuffix(_OPEN)
@@ -127,10 +128,11 @@ class AISDKStream(streams.TurnStream):
     stream = staticmethod(aisdk)
 
 
-def _start(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> tuple[str, int]:
-    """Return the cursor before the first message of a turn, and the session's `last_seq`."""
-    newest = reading.newest(connection, now, key, turn_id)
-    return newest._replace(seq=running.start_of(connection, now, key, turn_id)).text, newest.seq
+def _start(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> tuple[str, int, int]:
+    """Return the cursor before the first message of a turn, the session's `last_seq`, and the turn's number or 0."""
+    newest, turn = reading.newest(connection, now, key, turn_id), running.find(connection, key, turn_id)
+    start = newest._replace(seq=running.start_of(connection, now, key, turn_id)).text
+    return start, newest.seq, 0 if turn is None else turn.turn_no
 
 
 class _Writer:
@@ -145,7 +147,7 @@ class _Writer:
         self.id = running.id_prefix(turn_id)
         self.is_open = is_open
         self.draft = self.stored = ""
-        self.parts = self.known = 0
+        self.parts = self.known = self.turn_no = 0
         self.calls = Calls()
         self._streamed: set[str] = set()
         self.has_earlier_calls = False
@@ -204,8 +206,7 @@ class _Writer:
                 yield (before + _OPEN if self.is_open else end), _output(id, result)
 
     def _is_ours(self, message: Message) -> bool:
-        match = TURN_ID.match(message.id or "")
-        return message.id is not None and (match is None or match[0] == self.id)
+        return streams.turn_of(message) == self.id or message.turn_no == self.turn_no
 
     def _step(self, parts: list[Chunk]) -> Iterator[Chunk]:
         shown = parts
@@ -288,7 +289,8 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
     """Return the messages of a session as UI messages, for the `messages` of `useChat`.
 
     The id of a UI message is the id of its first message, but the answers of a turn have one id that is the same in
-    the stream of the turn. Messages without an id get one from their `seq`.
+    the stream of the turn. Messages without an id get one from their `seq`. A saved turn that begins with results for
+    the last UI message, such as after an approval, continues this message.
 
     Args:
         session: The session, as `AsyncStore.get` returns it.
@@ -299,23 +301,26 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
     """
     page = Messages()
     answers: dict[str, dict[str, Any]] = {}
+    owners: dict[str, dict[str, Any]] = {}
     tools: dict[str, Chunk] = {}
     calls = Calls()
     waiting = {place: each for each in suspensions if each.answered_at is None for place in each.calls}
     for message in session.messages:
         if message.role in (MessageRole.RECORD, MessageRole.DEVELOPER):
             continue
-        id = message.id or f"seq-{message.seq}"
-        match = TURN_ID.match(id)
-        id = match[0] if match else id
+        turn = streams.turn_of(message)
+        name = turn or message.id or f"seq-{message.seq}"
+        id = answers[name]["id"] if name in answers else name
         shown, results = _shown(message, calls, page.noting(message), id)
         if message.role.canonical is MessageRole.ASSISTANT and shown:
-            if id not in answers:
-                answers[id] = {"id": id, "role": "assistant", "parts": []}
-                page.append(answers[id])
+            if name not in answers:
+                answers[name] = {"id": id, "role": "assistant", "parts": []}
+                page.append(answers[name])
             done = [{**part, "state": "done"} if part["type"] in ("text", "reasoning") else part for part in shown]
-            answers[id]["parts"] += [{"type": "step-start"}, *done]
-            tools |= {part["toolCallId"]: part for part in done if "toolCallId" in part}
+            answers[name]["parts"] += [{"type": "step-start"}, *done]
+            asked = {part["toolCallId"]: part for part in done if "toolCallId" in part}
+            tools |= asked
+            owners |= dict.fromkeys(asked, answers[name])
             for place, suspension in waiting.items():
                 part = tools.get(calls.places.get(place, "")) if place[0] == message.seq else None
                 if part is not None and part["state"] == "input-available":
@@ -324,6 +329,8 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
         elif message.role in (MessageRole.USER, MessageRole.SYSTEM) and shown:
             page.append({"id": message.id or f"seq-{message.seq}", "role": str(message.role), "parts": shown})
         for call, result in results:
+            if turn and message.turn_no is not None and page and owners.get(call) is page[-1]:
+                answers.setdefault(turn, page[-1])
             if (part := tools.get(call)) is not None:
                 part |= output(result)
     return page

@@ -16,9 +16,11 @@ from lango_store import sse
 from lango_store._features.tail import reading
 from lango_store._features.tail.following import Reader, follow_async
 from lango_store._features.tail.reading import Cursor
+from lango_store._features.turns_in_progress import running
 from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._values.events import Ended, Event, TurnBegan, TurnEnded
 from lango_store._values.model import Message, MessageRole, Turn
+from lango_store._values.usage import total
 from lango_store._values.value import Value
 from lango_store.aio import AsyncConversation
 from lango_store.content import Call, Note, Result
@@ -58,8 +60,8 @@ async def follow_turn(
 ) -> AsyncGenerator[Event | Turn | None, None]:
     """Yield the events of a session, None as a heartbeat, and the turn as the last item when it was saved.
 
-    The turn is left out if the session ends, if another turn begins, or if no attempt of the turn runs for the
-    time `retry`.
+    The usage of the turn includes the turns that were saved under its lease. The turn is left out if the session ends,
+    if another turn begins, or if no attempt of the turn runs for the time `retry`.
     """
     reader = Reader(conversation._twin._context, conversation.key, start, follow=True)
     until = None if Cursor.of(start).attempt else monotonic() + retry.total_seconds()
@@ -83,7 +85,8 @@ async def follow_turn(
             if event is None or event.event not in ("turn_began", "turn_ended"):
                 yield event
             if turn is not None and at.seq >= last_seq:
-                yield turn
+                within = await read(conversation, running.turns_within, turn_id)
+                yield turn.model_copy(update={"usage": total(each.usage for each in (*within, turn))})
                 return
             if turn is None and until is not None and monotonic() >= until:
                 return
@@ -121,6 +124,14 @@ async def open_suspensions(
         for each in waiting
     ]
     return [(each, ids) for each, ids in zip(waiting, calls, strict=True) if ids]
+
+
+def turn_of(message: Message) -> str | None:
+    """Return the beginning of the ids that the turn of a message gives, None without a turn in progress."""
+    if message._taken_by is not None:
+        return running.id_prefix(message._taken_by)
+    match = TURN_ID.match(message.id or "")
+    return match[0] if match else None
 
 
 def frame(fields: Mapping[str, Any], position: str | None = None) -> str:

@@ -190,7 +190,9 @@ class Repairer:
     def _exchanges(self, entries: Iterable[Entry]) -> list[Entry | _Exchange]:
         exchanges: list[Entry | _Exchange] = []
         by_seq: dict[int, _Exchange] = {}
-        known = set(self._recorded.values())
+        entries = list(entries)  # a recorded result may have been deleted, or became a record
+        results = {entry.message.seq for entry in entries if entry.role == "tool"}
+        known = {call for seq, call in self._recorded.items() if seq in results}
         open_calls: defaultdict[str, list[_Call]] = defaultdict(list)
         asker: _Exchange | None = None
         for entry in entries:
@@ -299,7 +301,7 @@ def as_message(entry: Entry) -> Message:
     is_split = isinstance(content, list) and any(isinstance(each, Call | Result) for each in read(content))
     if not is_split and all(call in entry.parts for call in message.tool_calls):
         return message  # type: ignore[no-any-return]
-    changes: dict[str, Any] = {"tool_calls": [_tool_call(message, call) for call in entry.calls]}
+    changes: dict[str, Any] = {"tool_calls": list(_tool_calls(message, entry.calls))}
     if is_split:
         rest = [each for each in entry.parts if type(each) is not Call and each.block is not None]
         changes |= {"content": [each.block for each in rest], "sent": None}
@@ -321,12 +323,16 @@ def _result_message(message: Message, result: Result) -> Message:
     return message.model_copy(update=fields)
 
 
-def _tool_call(message: Message, call: Call) -> ToolCall:
-    for each in message.tool_calls:
-        if (each.id, each.name) == (call.id, call.name):
-            fields = {name: value for name, value in each if name in each.model_fields_set and name != "output"}
-            return ToolCall(**fields) if each.answered else each
-    return ToolCall(id=call.id, name=call.name, arguments=call.arguments, extra=call.extra)
+def _tool_calls(message: Message, calls: Iterable[Call]) -> Iterator[ToolCall]:
+    remaining = [*message.tool_calls]
+    for call in calls:
+        stored = next((each for each in remaining if (each.id, each.name) == (call.id, call.name)), None)
+        if stored is None:
+            yield ToolCall(id=call.id, name=call.name, arguments=call.arguments, extra=call.extra)
+            continue
+        remaining.remove(stored)  # another call may have the same id and name
+        fields = {name: value for name, value in stored if name in stored.model_fields_set and name != "output"}
+        yield ToolCall(**fields) if stored.answered else stored
 
 
 def valid_name(name: str) -> str:

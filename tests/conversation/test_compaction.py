@@ -244,8 +244,8 @@ def test_history_limited_to_part_of_a_summary_does_not_start_with_a_result(store
     result = Message(role="tool", content="done", tool_call_id="c")
     conversation.compact(lambda window: [call, result])
     conversation.append_message(Message(role="tool", content="done again", tool_call_id="c"))
-    assert [m["content"] for m in conversation.history(last=3)] == ["call", "done"]
-    assert [m["role"] for m in conversation.history(last=2)] == ["user"]
+    for last in (3, 2):  # two results alone could not be sent
+        assert [m["content"] for m in conversation.history(last=last)] == ["call", "done"]
 
 
 def test_compact_accepts_an_async_summarizer_in_store_and_async_store(url: str) -> None:

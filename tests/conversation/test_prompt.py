@@ -13,6 +13,7 @@ from lango_store.window import (
     answers,
     as_prompt,
     close_calls,
+    prompt,
 )
 
 pytestmark = pytest.mark.one_database
@@ -202,6 +203,15 @@ def test_close_calls_adds_a_result_for_each_call_that_has_none() -> None:
 message_with_one_result = any_message.filter(
     lambda each: each.role.canonical is not MessageRole.TOOL or len(each.tool_calls) + bool(each.tool_call_id) <= 1
 )
+
+
+def test_calls_with_one_id_and_one_name_keep_their_arguments() -> None:
+    both = [ToolCall(id="call_0", name="pay", arguments={"euros": euros}) for euros in (1, 2)]
+    (asking, *_) = close_calls([Message.assistant(tool_calls=both)])
+    assert asking.tool_calls == both
+    assert prompt([asking.model_copy(update={"seq": 1})], nested=False)[0]["tool_calls"] == [
+        {"id": each.id, "name": each.name, "arguments": each.arguments} for each in both
+    ]
 
 
 @pytest.mark.slow

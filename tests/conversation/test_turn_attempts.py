@@ -203,11 +203,11 @@ def test_append_in_a_turn_is_replayed_if_the_id_is_stored(store: Store) -> None:
     assert contents(turn.stored.messages) == ["first", "second"]
 
 
-def test_turn_messages_omit_a_message_with_an_id_until_the_next_attempt_appends_the_message(store: Store) -> None:
+def test_next_attempt_begins_with_messages_whose_id_was_chosen(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("question", id="m1"))
     with conversation.turn("t") as turn:
-        assert turn.messages == []
+        assert contents(turn.messages) == ["question"]
         assert turn.append(message("question", id="m1")).replayed
         assert contents(turn.messages) == ["question"]
     assert [each.turn_no for each in conversation.messages()] == [1]

@@ -163,7 +163,7 @@ class Machine(RuleBasedStateMachine):
     @rule(number=processes, text=st.sampled_from(["", "oak", "elm", "fir"]), flushes=st.booleans())
     def write(self, number: int, text: str, flushes: bool) -> None:
         turn, attempt = cast(Any, self.running(number))
-        is_due = turn._flush_every == 0 or turn._flushed_at < 0 or flushes
+        is_due = turn._flush_every == 0 or turn._draft.flushed_at < 0 or flushes
 
         def call() -> None:
             turn.write(text)

@@ -37,6 +37,7 @@ class Framework:
     """True if the framework's JSON has the time and the usage of a message."""
 
     async def fill(self, adapter: Any) -> None:
+        """Write the session, or write to the session if `say` has created it."""
         raise NotImplementedError
 
     async def load(self, adapter: Any) -> Any:
@@ -94,7 +95,8 @@ class GoogleAdk(Framework):
 
     async def fill(self, adapter: Any) -> None:
         state = {"app:version": 1, "user:name": "Ann"}
-        session = await adapter.create_session(**adk_events.WHERE, session_id="trip", state=state)
+        session = await self.load(adapter)
+        session = session or await adapter.create_session(**adk_events.WHERE, session_id="trip", state=state)
         usage = GenerateContentResponseUsageMetadata(prompt_token_count=7, candidates_token_count=5)
         for event in (
             adk_events.said("How warm is it in Oslo, and shall I take an umbrella with me when I go out?"),
@@ -129,7 +131,7 @@ class LangGraph(Framework):
     writes_times = False
 
     async def fill(self, adapter: Any) -> None:
-        adapter.store.create("c", user_id="ann")
+        adapter.store.open("c", user_id="ann")
         await with_messages(adapter).aupdate_state(config("c"), {"messages": weather_turn()})
 
     async def load(self, adapter: Any) -> Any:
@@ -156,7 +158,7 @@ class OpenAIAgents(Framework):
         return LangoSession("c", store)
 
     async def fill(self, adapter: Any) -> None:
-        adapter.store.create("c", user_id="ann")
+        adapter.store.open("c", user_id="ann")
         agent = scripted.agent(scripted.asks("Oslo", "Rome"), scripted.says("Cold in Oslo."))
         await Runner.run(agent, "Weather in Oslo?", session=adapter)
         await adapter.add_items([*said("Is it warm enough for a walk?"), *responses.EXCHANGE] * 5)

@@ -1,14 +1,16 @@
 """Adapters that write in a turn: `in_turn` makes their appends need its lease."""
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from frameworks.adapters import FRAMEWORKS, Framework, GoogleAdk
+from frameworks.adapters import FRAMEWORKS, Framework, GoogleAdk, PydanticAI
 
-from lango_store import AsyncStore, LeaseLost, Store
+from lango_store import AsyncConversation, AsyncStore, LeaseLost, Store
 from lango_store.integrations.google_adk import StaleSessionError
+from lango_store.ui import aisdk, aisdk_messages
 
 pytestmark = [
     pytest.mark.anyio,
@@ -31,6 +33,64 @@ async def test_adapter_in_turn_appends_and_extends_the_lease(framework: Framewor
         assert after.until > before.until
     assert await framework.texts(adapter) == ["first", "second"]
     assert store.conversation(framework.key).turns.find("run") is not None
+
+
+async def test_stream_and_page_show_the_answers_of_an_adapter_as_one_message(
+    framework: Framework, store: Store
+) -> None:
+    if isinstance(framework, GoogleAdk):
+        await framework.say(framework.make(store), "first")  # ADK creates its sessions before a run
+    else:
+        store.open(framework.key, user_id="ann")
+    async with AsyncStore(store) as awaited:
+        conversation = awaited.conversation(framework.key)
+        live = asyncio.create_task(streamed(conversation, "run"))
+        async with conversation.turn("run", flush=timedelta(0)) as turn:
+            for piece in ("It is ", "cold"):
+                await turn.write(piece)
+            await framework.fill(framework.make(store).in_turn(turn))
+            assert await conversation.drafts.list() == []
+            turn.usage = {"output_tokens": 1_000}
+        page = aisdk_messages(await conversation.get())
+        received = [await live, await streamed(conversation, "run")]
+    (answer,) = [each for each in page if each["role"] == "assistant"]
+    shown = [part.get("toolCallId") or part["text"] for part in answer["parts"] if part["type"] != "step-start"]
+    outputs = {each["toolCallId"]: each["output"] for each in answer["parts"] if "output" in each}
+    for id, *seen, usage in received:
+        assert id == answer["id"]
+        assert usage["output_tokens"] >= 1_000
+        if not isinstance(framework, PydanticAI):  # its live stream also has a branch that is hidden at the end
+            assert seen == [shown, outputs]
+    assert received[-1][1:3] == (shown, outputs)
+    assert len(shown) > 1
+
+
+async def streamed(conversation: AsyncConversation, turn_id: str) -> tuple[str, list[str], dict[str, Any], Any]:
+    """Read a stream as a client does: return the id of the message, its texts and calls, the outputs, and the usage."""
+    id, usage = "", {}
+    steps: list[list[str]] = [[]]
+    outputs: dict[str, Any] = {}
+    async for frame in aisdk(conversation, turn_id, retry=timedelta(seconds=60)):
+        for line in frame.split("\n"):
+            chunk = json.loads(line[6:]) if line.startswith("data: {") else {"type": ""}
+            match chunk["type"]:
+                case "start":
+                    id = chunk["messageId"]
+                case "text-start" | "reasoning-start":
+                    steps[-1].append("")
+                case "text-delta" | "reasoning-delta":
+                    steps[-1][-1] += chunk["delta"]
+                case "tool-input-available":
+                    steps[-1].append(chunk["toolCallId"])
+                case "tool-output-available":
+                    outputs[chunk["toolCallId"]] = chunk["output"]
+                case "reset-step":
+                    steps[-1] = []
+                case "finish-step":
+                    steps.append([])
+                case "finish":
+                    usage = chunk["messageMetadata"]["usage"]
+    return id, [part for step in steps for part in step], outputs, usage
 
 
 async def test_adapter_whose_lease_is_lost_stores_nothing(framework: Framework, store: Store) -> None:

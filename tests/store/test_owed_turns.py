@@ -136,6 +136,20 @@ def test_retry_of_a_session_tries_all_its_given_up_turns_again(either_store: Sto
     assert owed(either_store) == []
 
 
+def test_turn_that_only_appended_is_not_owed_after_another_turn(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    with suppress(ZeroDivisionError), conversation.turn("appends") as turn:
+        turn.append(message("a draft"))
+        raise ZeroDivisionError
+    put(either_store)
+    interrupt(conversation, "takes")
+    with conversation.turn("other"):
+        pass
+    assert owed(either_store) == [("interrupted", "takes", 0, None)]
+    assert work(either_store, answer) == 1
+    assert owed(either_store) == []
+
+
 def test_turn_whose_question_was_deleted_is_not_owed_after_another_turn(either_store: Store) -> None:
     conversation = put(either_store)
     interrupt(conversation, "t")

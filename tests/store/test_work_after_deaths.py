@@ -298,6 +298,22 @@ def test_session_whose_claim_failed_is_tried_again_after_a_minute(
 
 
 @not_on_a_cluster("Citus allows no triggers on distributed tables")
+def test_work_once_tries_a_session_whose_claim_failed_only_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("lango_store._features.turns_in_progress.working.monotonic", lambda: now[0])
+    put(store, "bad")
+    refuse_claims(store, "bad", "P0001")
+    worker = open_worker(store, once=True)
+    assert claimed(worker) == []
+    now[0] += 61  # other turns of this worker can take so long
+    assert claimed(worker) == []
+    assert worker.pause() is None
+    assert len(caplog.messages) == 1
+
+
+@not_on_a_cluster("Citus allows no triggers on distributed tables")
 def test_more_refused_sessions_than_handlers_do_not_stop_the_others(store: Store) -> None:
     put(store, "bad-1", "bad-2", "bad-3", "good")
     for number in (1, 2, 3):

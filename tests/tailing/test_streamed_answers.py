@@ -125,7 +125,7 @@ def test_tail_continues_a_draft_at_its_cursor_if_the_draft_is_stored_again_from_
 ) -> None:
     turn = begun(conversation, "It ", "is ")
     (first,) = stored(store)
-    turn._flushed = 0  # as after a flush whose outcome is unknown
+    turn._draft.flushed = 0  # as after a flush whose outcome is unknown
     turn.write("sunny.")
     assert pieces(stored(store, first.cursor)) == [("t", 6, "sunny.")]
 

@@ -393,6 +393,51 @@ def test_results_of_calls_that_share_an_id_have_the_order_of_the_calls(store: St
     assert results_by_call(conversation) == [["first", "second", "third"]]
 
 
+def test_result_moves_to_the_earlier_call_that_was_begun_although_the_later_one_is_open(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay")])
+    first, second = asks(conversation).seq, asks(conversation).seq
+    conversation.calls.finish(conversation.calls.begin(first, 1), "of the first")
+    assert results_by_call(conversation) == [[UNFINISHED, "of the first", UNFINISHED], [UNFINISHED] * 3]
+    conversation.calls.finish(conversation.calls.begin(second, 0), "of the second")
+    expected = [[UNFINISHED, "of the first", UNFINISHED], ["of the second", UNFINISHED, UNFINISHED]]
+    assert results_by_call(conversation) == expected
+    assert results_by_call(conversation, last=50) == expected
+
+
+def test_appended_result_is_not_shown_under_a_call_whose_result_is_recorded(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay")])
+    first = conversation.append_message(Message.assistant(tool_calls=CALLS[:1])).seq
+    second = conversation.append_message(Message.assistant(tool_calls=CALLS[:1])).seq
+    effect = conversation.calls.begin(second, 0)
+    conversation.append_message(Message.tool("appended", tool_call_id="call_0"))
+    conversation.calls.finish(effect, "recorded")
+    conversation.append_message(Message.tool("superfluous", tool_call_id="call_0"))
+    assert first < second
+    assert results_by_call(conversation) == [["appended"], ["recorded"]]
+    assert closed_results(conversation) == ["appended", "recorded"]
+
+
+@pytest.mark.parametrize("change", ["delete", "record"])
+def test_result_that_was_removed_leaves_its_call_to_an_appended_one(store: Store, change: str) -> None:
+    conversation = store.open("k", messages=[message("pay")])
+    seq = conversation.append_message(Message.assistant(tool_calls=CALLS[:1])).seq
+    result = conversation.calls.finish(conversation.calls.begin(seq, 0), "recorded")
+    if change == "delete":
+        conversation.edits.delete(result.seq)
+    else:
+        conversation.edits.update(result.seq, Message(role="record", content="recorded"))
+    conversation.append_message(Message.tool("appended", tool_call_id="call_0"))
+    assert results_by_call(conversation) == [["appended"]]
+    assert closed_results(conversation) == ["appended"]
+
+
+def closed_results(conversation: Conversation) -> list[Any]:
+    """Return the results as `close_calls` shows them."""
+    recorded = window.recorded_calls(conversation.calls.list())
+    closed = window.close_calls(conversation.messages(), recorded=recorded)
+    return [each.content for each in closed if each.role == "tool"]
+
+
 def test_recorded_result_leaves_the_other_call_to_a_result_that_was_appended(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay")])
     first, second = asks(conversation).seq, asks(conversation).seq

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import DRAFT, number, numbered_insert, of_session, text
+from lango_store._operations.binds import DRAFT, numbered_insert, of_session, text
 from lango_store._operations.log import appends, leases, messages
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import session_value, stored_json, stored_time
@@ -31,7 +31,7 @@ _insert: Final = Statement(lambda _: numbered_insert(DRAFT, "token", "turn_id", 
 def write(connection: sa.Connection, now: datetime, key: str, turn_id: str, token: int, text: str, whole: bool) -> None:
     """Add `text` to a draft or, with `whole`, replace the draft with it. The session must be locked."""
     if whole:
-        delete(connection, key, token)
+        leases.delete_draft(connection, key, token)
     row = {"token": token, "turn_id": turn_id, "piece": encode_json(text, "text")}
     _insert.run_many(connection, [row | {"key": key, "written_at": dialect_of(connection).time(now)}])
 
@@ -78,14 +78,14 @@ def keep(connection: sa.Connection, now: datetime, key: str, id: str, encode: Ca
     for draft in read(connection, now, key):
         if draft.id == id:
             answer = Message.assistant(draft.text, id=message_id, extra=INTERRUPTED)
-            delete(connection, key, token)
+            leases.delete_draft(connection, key, token)
             return appends.append(connection, now, key, encode(answer))[0]
     raise DraftNotFound(f"session {quoted(key)} has no draft {quoted(id)}: drafts.list() lists its drafts")
 
 
 def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
     """Delete the draft of an ended attempt; return False if there is no such draft."""
-    return delete(connection, key, _checked(connection, now, key, id))
+    return leases.delete_draft(connection, key, _checked(connection, now, key, id))
 
 
 def _checked(connection: sa.Connection, now: datetime, key: str, id: str) -> int:
@@ -99,17 +99,9 @@ def _checked(connection: sa.Connection, now: datetime, key: str, id: str) -> int
     return int(id, 16)
 
 
-_delete: Final = Statement(
-    lambda _: sa.delete(DRAFT).where(of_session(DRAFT), DRAFT.c.token == number("token")).returning(DRAFT.c.n)
-)
 _delete_of_turn: Final = Statement(
     lambda _: sa.delete(DRAFT).where(of_session(DRAFT), DRAFT.c.turn_id == text("turn_id"))
 )
-
-
-def delete(connection: AnyConnection, key: str, token: int) -> bool:
-    """Delete a draft; return False if there is none."""
-    return bool(_delete.run(connection, {"key": key, "token": token}))
 
 
 def delete_of_turn(connection: AnyConnection, key: str, turn_id: str) -> None:

@@ -111,7 +111,7 @@ _mark_taken: Final = Statement(
     lambda dialect: (
         sa.update(MESSAGE)
         .where(of_session(MESSAGE), MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs")), MESSAGE.c.turn_no.is_(None))
-        .values(taken_by=text("turn_id"))
+        .values(taken_by=text("turn_id"), logged_at=sa.func.coalesce(MESSAGE.c.logged_at, MESSAGE.c.created_at))
     )
 )
 _note_taken: Final = Statement(sa.update(SESSION).where(of_session(SESSION)).values(owed.ALL_TAKEN))

@@ -25,7 +25,7 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log import append_statements, appends, leases, messages, payloads
+from lango_store._operations.log import append_statements, leases, messages, payloads
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import (
@@ -112,11 +112,28 @@ def _appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[
 
 def start_of(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> int:
     """Return the seq before the first message of a saved turn or of a turn in progress. Needs a snapshot."""
-    last_seq = sessions.row_of(connection, now, key)["last_seq"]
+    first = [int(sessions.row_of(connection, now, key)["last_seq"]) + 1]
+    first += [each.first_seq for each in turns_within(connection, now, key, turn_id)]
     if turn := find(connection, key, turn_id):
-        return turn.first_seq - 1
-    appended = _appended_before(connection, key, turn_id)
-    return appended[0].seq - 1 if appended else int(last_seq)
+        first.append(turn.first_seq)
+    else:
+        first += [each.seq for each in _appended_before(connection, key, turn_id)]
+    return min(first) - 1
+
+
+_within: Final = Statement(
+    lambda _: (
+        sa.select(*TURN_COLUMNS)
+        .join(MESSAGE, sa.and_(MESSAGE.c.session_key == TURN.c.session_key, MESSAGE.c.seq == TURN.c.last_seq))
+        .where(of_session(TURN), MESSAGE.c.taken_by == text("turn_id"), TURN.c.id.is_distinct_from(text("turn_id")))
+        .order_by(TURN.c.turn_no)
+    )
+)
+
+
+def turns_within(connection: AnyConnection, _: Moment, key: str, turn_id: str) -> list[Turn]:
+    """Return the turns that were saved under the lease of a turn, such as by the adapter of a framework."""
+    return [decode_turn(key, row) for row in _within.run(connection, {"key": key, "turn_id": turn_id})]
 
 
 def finish(
@@ -191,7 +208,9 @@ def _insert_turn(
         whole_number(key, "last_turn_no", turn_no)
     bound |= {"now": updated_at, "turn_no": turn_no, "last_seq": last_seq, "added": 0}
     members: list[Message] = []
-    if bound["seqs"] != "[]":
+    seqs = {*decode_json(bound["seqs"]), *(seq for (seq,) in _written.run(connection, bound))}
+    if seqs:
+        bound["seqs"] = json.dumps([*seqs])
         members = _join.run(connection, bound, payloads.decoder(connection, key))
         members.sort(key=attrgetter("seq"))
     if members:
@@ -224,10 +243,18 @@ def _build_join(rows: sa.Table, seqs: sa.Select[tuple[int]], turn_no: sa.ColumnE
     return sa.update(rows).where(of_session(rows), rows.c.seq.in_(seqs), is_free).values(turn_no=turn_no)
 
 
+_IS_WRITTEN: Final = (of_session(MESSAGE), MESSAGE.c.taken_by == text("turn_id"), MESSAGE.c.turn_no.is_(None))
+_written: Final = Statement(sa.select(MESSAGE.c.seq).where(*_IS_WRITTEN))
 _join: Final = Statement(
     lambda dialect: _build_join(MESSAGE, numbers_of_list(dialect, "seqs")).returning(*MESSAGE_COLUMNS), repeatable=True
 )
 _join_copies: Final = Statement(lambda dialect: _build_join(REMOVED_MESSAGE, numbers_of_list(dialect, "seqs")))
+
+
+def _all_seqs(dialect: Dialect) -> sa.Select[tuple[int]]:
+    """Select the bound seqs, and those of all messages that were written in the turn and belong to no other turn."""
+    written = sa.select(MESSAGE.c.seq).where(*_IS_WRITTEN)
+    return sa.select(numbers_of_list(dialect, "seqs").union_all(written).subquery().c[0])
 
 
 def _build_end_at_once(dialect: Dialect, *, keeps_removed: bool) -> sa.Executable:
@@ -237,7 +264,7 @@ def _build_end_at_once(dialect: Dialect, *, keeps_removed: bool) -> sa.Executabl
     written, so it changes nothing unless the session's revision is the one that it sees. It changes nothing either if
     a message has payloads, which have to be read under the lock.
     """
-    seen, seqs = SESSION.alias("seen"), numbers_of_list(dialect, "seqs")
+    seen, seqs = SESSION.alias("seen"), _all_seqs(dialect)
     is_seen = SESSION.c.revision == sa.select(seen.c.revision).where(of_session(seen)).scalar_subquery()
     have_payloads = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq.in_(seqs), MESSAGE.c.payloads.is_not(None))
     session = append_statements.end_of_turn(dialect).where(is_seen, ~have_payloads).cte("session")
@@ -283,13 +310,6 @@ def abandon(
         has_lease = leases.postpone(connection, now, key, token, retry)
     if has_lease and text:
         drafts.write(connection, now, key, turn_id, token, text, whole)
-
-
-def append_answer(connection: sa.Connection, now: datetime, key: str, new: Batch, lease: Lease) -> list[Message]:
-    """Append messages under a lease, and delete the draft of the answer that they contain."""
-    stored = appends.append_new_ids(connection, now, key, new, Expected(lease=lease))
-    drafts.delete(connection, key, lease.token)
-    return stored
 
 
 # Ids of the turn's messages

@@ -20,7 +20,7 @@ from lango_store._operations.rows import encode_object
 from lango_store._operations.session.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending
-from lango_store._values.model import Message, MessageRole, Turn
+from lango_store._values.model import Message, Turn
 from lango_store.errors import InvalidState, LangoStoreError, TurnInProgress, UniqueViolation, quoted
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class RunningTurn:
         self.usage: dict[str, Any] | None = None
         self.metadata: dict[str, Any] | None = None
         self.stored: Turn | None = None
-        self.lease: Final = Lease(new_token(), lease.total_seconds())
+        self.lease: Final = Lease(new_token(), lease.total_seconds(), self.id)
         self._context: Final = context
         self._wait = check_duration("wait", wait).total_seconds() if wait else 0.0
         self._flush_every = flush.total_seconds()
@@ -61,14 +61,14 @@ class RunningTurn:
         self._ids: Final = map(f"{prefix}{{:x}}".format, count())
         self._earlier: list[Message] = []
         self._appended: dict[int, Message] = {}
-        self._forget_draft()
+        self._draft: Final = self.lease.draft
 
     @property
     def messages(self) -> list[Message]:
         """The messages of the turn in the log so far.
 
         If an attempt of the turn failed, the next attempt starts with the messages that the failed one took from the
-        inbox or appended, except appended messages whose id you chose.
+        inbox or appended. Messages that the stores of `in_turn` append are added when the turn is saved.
         """
         if self.stored is not None:
             return self.stored.messages
@@ -77,7 +77,7 @@ class RunningTurn:
     @property
     def draft_text(self) -> str:
         """The text that was passed to `write` since the last answer was appended."""
-        return drafts.joined(self._texts)
+        return drafts.joined(self._draft.texts)
 
     # Begin
 
@@ -158,19 +158,13 @@ class RunningTurn:
         if self._context.token_counter is not None:
             messages = [self._context.counted(message) for message in messages]
         new = running.with_ids(messages, self._ids, self._earlier, self._context.payload_threshold)
-        ends_draft = bool(self._texts) and any(each.role.canonical is MessageRole.ASSISTANT for each in new.messages)
         try:
-            if ends_draft:
-                stored = self._context.transact(running.append_answer, self.key, new, self.lease)
-            else:
-                stored = appending.append_with_retry(
-                    self._context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
-                )
+            stored = appending.append_with_retry(
+                self._context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
+            )
         except LangoStoreError:  # if it was committed, a repeated append gets the same ids
             self._earlier += new.messages
             raise
-        if ends_draft:
-            self._forget_draft()
         self._add(stored)
         return stored
 
@@ -211,8 +205,8 @@ class RunningTurn:
         self._check_running()
         if not isinstance(text, str):
             raise TypeError(f"text is {type(text).__name__}, not str")
-        self._texts.append(text)
-        return monotonic() - self._flushed_at >= self._flush_every
+        self._draft.texts.append(text)
+        return monotonic() - self._draft.flushed_at >= self._flush_every
 
     def flush(self) -> None:
         """Store the collected pieces of the draft now.
@@ -232,9 +226,9 @@ class RunningTurn:
                 drafts.write(connection, now, self.key, self.id, self.lease.token, *piece)
 
         self._has_drafts = True
-        self._flushed = 0  # if the outcome is unknown, the next piece is the whole draft
+        self._draft.flushed = 0  # if the outcome is unknown, the next piece is the whole draft
         self._context.trying(store, if_lost=False)
-        self._flushed, self._flushed_at = len(self._texts), monotonic()
+        self._draft.flushed, self._draft.flushed_at = len(self._draft.texts), monotonic()
 
     def interrupt(self) -> Message | None:
         """Append the draft as an interrupted answer, for example because the user pressed stop.
@@ -324,9 +318,4 @@ class RunningTurn:
 
     def _piece(self) -> tuple[str, bool]:
         """Return the text to store next, and whether it is the whole draft."""
-        return drafts.joined(self._texts[self._flushed :]), not self._flushed
-
-    def _forget_draft(self) -> None:
-        self._texts: list[str] = []
-        self._flushed = 0
-        self._flushed_at = float("-inf")
+        return drafts.joined(self._draft.texts[self._draft.flushed :]), not self._draft.flushed

@@ -115,6 +115,7 @@ def _insert_messages(
     turn_no: sa.ColumnElement[int] | None,
     *,
     one: bool,
+    leased: bool,
 ) -> sa.Insert:
     """Insert the bound messages; the last one gets `last_seq`. Without `one`, each column is bound as an array."""
     source = session
@@ -129,6 +130,8 @@ def _insert_messages(
     row |= {"session_key": key, "created_at": sa.func.coalesce(row["created_at"], now), "logged_at": logged_at}
     if turn_no is not None:
         row["turn_no"] = turn_no
+    if leased:
+        row["taken_by"] = column(MESSAGE.c.taken_by)
     return sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values()).select_from(source))
 
 
@@ -168,7 +171,9 @@ def turn_row(
 def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool, leased: bool, payloads: bool) -> sa.Executable:
     session = (_count_or_create(dialect) if creates else _count(dialect, leased=leased)).cte("session")
     last_seq, now, turn_no = session.c
-    inserts = [_insert_messages(session, KEY, last_seq, now, turn_no if turn else None, one=one).cte("messages")]
+    inserts = [
+        _insert_messages(session, KEY, last_seq, now, turn_no if turn else None, one=one, leased=leased).cte("messages")
+    ]
     if turn:
         row = turn_row(turn_no, last_seq)
         inserts.append(sa.insert(TURN).from_select(list(row), sa.select(*row.values())).cte("turn"))
@@ -236,7 +241,7 @@ def _messages_first(*, one: bool, turn: bool, leased: bool) -> sa.Executable:
     session = _locked_session(leased)
     turn_no = session.c.last_turn_no + 1 if turn else None
     last_seq = session.c.last_seq + number("seqs_added")
-    return _insert_messages(session, session.c.key, last_seq, NOW_TOGETHER, turn_no, one=one)
+    return _insert_messages(session, session.c.key, last_seq, NOW_TOGETHER, turn_no, one=one, leased=leased)
 
 
 def _then_turn(*, after_messages: bool, leased: bool) -> sa.Executable:

@@ -213,8 +213,10 @@ def write(
         "tokens_added": new.tokens,
         "turns_added": 0,
     }
+    taken_by = None
     if expected.lease is not None:
         params |= expected.lease.bound(dialect, now)
+        params["taken_by"] = taken_by = expected.lease.turn_id
     if turn is not None:
         params |= {f"turn_{name}": value for name, value in vars(turn).items()}
         params["turns_added"] = 1
@@ -236,7 +238,7 @@ def write(
     turn_no = None if turn is None else whole_number(key, "last_turn_no", row[2])
     stored: list[Message] = []
     for seq, message in enumerate(new.messages, last_seq - added + 1):
-        stored.append(message.stored_as(seq, created_at, turn_no))
+        stored.append(message.stored_as(seq, created_at, turn_no, taken_by))
     return AppendResult(stored, last_seq, created_at, turn_no)
 
 
@@ -296,6 +298,10 @@ def _in_transaction(
         names.append("logged_at")
     if turn_no is not None:
         names.append("turn_no")
+    if "taken_by" in params:
+        names.append("taken_by")
+        for row in rows:
+            row["taken_by"] = params["taken_by"]
     statements.insert_messages(*names).run_many(connection, rows)
     if turn_no is not None:
         statements.insert_turn.run_many(connection, [params | {"last_seq": last_seq, "turn_no": turn_no}])

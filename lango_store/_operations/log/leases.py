@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, column, number, of_session, text
+from lango_store._operations.binds import DRAFT, IS_STORED_TURN, LIVE, NOW, SESSION, column, number, of_session, text
 from lango_store._operations.log import owed
 from lango_store._operations.log.append_statements import lease_end
 from lango_store._operations.rows import session_value, stored_time, whole_number
@@ -204,3 +204,13 @@ def _decoded(row: Any) -> OpenTurn:
 def draft_id(key: str, token: int) -> str:
     """Return the id of the draft that the holder of a lease writes."""
     return f"{whole_number(key, 'lease_token', token):016x}"
+
+
+_delete_draft: Final = Statement(
+    lambda _: sa.delete(DRAFT).where(of_session(DRAFT), DRAFT.c.token == number("token")).returning(DRAFT.c.n)
+)
+
+
+def delete_draft(connection: AnyConnection, key: str, token: int) -> bool:
+    """Delete the draft that the holder of a lease has written; return False if there is none."""
+    return bool(_delete_draft.run(connection, {"key": key, "token": token}))

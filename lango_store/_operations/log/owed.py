@@ -87,18 +87,20 @@ COUNTED: Final[Values] = _if(_IS_SAME, "attempts", "last_error")
 # The end of a turn
 
 
-def _taker(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[str]:
-    """Return the turn that took the first of the messages of the log that were taken by turns that are not saved.
+def _taker() -> sa.ColumnElement[str]:
+    """Return the turn that took the first of the messages of the log that were taken by other turns that are not saved.
 
-    Only the owner of the lease takes messages, so no other writer adds a turn to these while this one ends.
+    Messages that a turn has appended name it too, but only those from the inbox always have `logged_at`. Only the owner
+    of the lease takes messages, so no other writer adds a turn to these while this one ends.
     """
     is_stored = sa.exists().where(of_session(TURN), TURN.c.id == MESSAGE.c.taken_by)
-    unsaved = (MESSAGE.c.taken_by.is_not(None), MESSAGE.c.turn_no.is_(None), ~is_stored)
-    taken = sa.select(MESSAGE.c.taken_by).where(of_session(MESSAGE), *unsaved, *conditions)
+    is_other = sa.and_(MESSAGE.c.taken_by != SESSION.c.lease_turn, MESSAGE.c.logged_at.is_not(None))
+    unsaved = (is_other, MESSAGE.c.turn_no.is_(None), ~is_stored)
+    taken = sa.select(MESSAGE.c.taken_by).where(of_session(MESSAGE), *unsaved)
     return taken.order_by(MESSAGE.c.seq).limit(_number(1)).correlate(SESSION).scalar_subquery()
 
 
-_NEXT: Final = sa.case((has(TAKEN_BEFORE), _taker(MESSAGE.c.taken_by != SESSION.c.lease_turn)))
+_NEXT: Final = sa.case((has(TAKEN_BEFORE), _taker()))
 _NEXT_BITS: Final = _or(_number(TAKEN | TAKEN_BEFORE), _bits(GIVEN_UP))
 _NEXT_TAKEN: Final = sa.case((_NEXT.is_not(None), _NEXT_BITS), else_=_NONE)
 

@@ -4,7 +4,7 @@ import functools
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -118,12 +118,30 @@ def new_token() -> int:
     return secrets.randbits(62)  # backups refuse larger numbers
 
 
+class Pieces:
+    """The pieces of the answer that a turn is streaming. The first `flushed` pieces are stored, since `flushed_at`."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin the next answer."""
+        self.texts: list[str] = []
+        self.flushed = 0
+        self.flushed_at = float("-inf")
+
+
 @dataclass(frozen=True)
 class Lease:
-    """The lease of a turn in progress: a random token in the session's row, and the seconds after which it ends."""
+    """The lease of a turn in progress: a random token in the session's row, and the seconds after which it ends.
+
+    All writers that have the lease share the `draft` of the turn.
+    """
 
     token: int
     seconds: float
+    turn_id: str
+    draft: Pieces = field(default_factory=Pieces, compare=False)
 
     def bound(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
         """Return the values to bind, besides `now`, in a statement that needs the lease and extends it."""

@@ -22,9 +22,6 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-FAILED: Final = {"failed": True}
-"""The `extra` of the result of a call that failed."""
-
 
 class Effect:
     """A tool call that this process may run, or whose result is stored.
@@ -134,7 +131,7 @@ def result_message(call: ToolCall, output: Any | Unset, failed: str | None, *, i
     if failed is not None:
         if not isinstance(failed, str):
             raise TypeError(f"failed is {type(failed).__name__}: give the text for the model")
-        return Message.tool(failed, extra=dict(FAILED), **named)
+        return Message.tool(failed, failed=True, **named)
     if isinstance(output, str):
         return Message.tool(output, **named)
     return Message.tool(tool_calls=[ToolCall(id=call.id, name=call.name, output=output)], **named)

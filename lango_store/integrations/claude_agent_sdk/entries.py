@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from lango_store import InvalidMessage, Message, MessageRole
+from lango_store.content import FAILED
 from lango_store.integrations.fields import arguments_object, same_json, storable_id, storable_text
 from lango_store.window import as_prompt
 
@@ -67,7 +68,7 @@ def _message(parts: Parts) -> Message:
     rest, calls = fields.pop("rest"), list(fields.pop("calls"))
     if parts.created_at is None:
         rest = rest | {"untimed": True}
-    return Message(**fields, tool_calls=calls, extra={NAME: rest})
+    return Message(**fields, tool_calls=calls, extra={NAME: rest, **_failure(rest.get("result", {}))})
 
 
 def _parts_of(entry: dict[str, Any]) -> Parts | None:
@@ -147,7 +148,8 @@ def _results(content: list[dict[str, Any]], parts: Parts) -> Parts:
         if any(others):
             rest["calls"] = others
         calls = [
-            {"id": block["tool_use_id"], "name": ""} | ({"output": block["content"]} if "content" in block else {})
+            {"id": block["tool_use_id"], "name": "", "extra": _failure(block)}
+            | ({"output": block["content"]} if "content" in block else {})
             for block in content
         ]
         return parts._replace(calls=calls)
@@ -170,6 +172,10 @@ def _text(blocks: list[Any], rest: dict[str, Any]) -> Any:
 
 def _others(block: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in block.items() if name != "type" and name not in names}
+
+
+def _failure(block: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(FAILED) if block.get("is_error") is True else {}
 
 
 def _is_result(block: Any) -> bool:

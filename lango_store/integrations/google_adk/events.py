@@ -22,6 +22,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
+from lango_store.content import FAILED
+from lango_store.content.gemini import has_error
 from lango_store.integrations.fields import arguments_object, escaped, mapping, same_json, storable_id, storable_text
 
 logger = logging.getLogger("lango_store")
@@ -181,7 +183,8 @@ def _call(part: Mapping[str, Any], kind: str) -> tuple[ToolCall, dict[str, Any]]
     body = dict(part[kind])
     adk_name, call_name = _FIELDS[kind]
     value = {call_name: body.pop(adk_name)} if adk_name in body else {}
-    call = ToolCall(id=body.pop("id", ""), name=body.pop("name", ""), **value)
+    extra = dict(FAILED) if has_error(value.get("output")) else {}
+    call = ToolCall(id=body.pop("id", ""), name=body.pop("name", ""), extra=extra, **value)
     return call, {name: each for name, each in part.items() if name != kind} | ({kind: body} if body else {})
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from lango_store import DamagedMessage, Message, MessageRole, ToolCall
+from lango_store.content import FAILED
 from lango_store.integrations.counts import as_usage, counts_of
 from lango_store.integrations.fields import arguments_object, mapping, storable_text
 from lango_store.integrations.langgraph.records import NAME, pack, unpack
@@ -30,6 +31,7 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
         ToolCall(id=call["id"] or "", name=call["name"], arguments=call["args"])
         for call in getattr(original, "tool_calls", ())
     ]
+    failed = FAILED if getattr(original, "status", None) == "error" else {}
     rest = {name: value for name, value in vars(original).items() if name not in _SHOWN and value not in (None, {}, [])}
     message = Message(
         id=id,
@@ -38,7 +40,7 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
         name=storable_text(original.name),
         tool_call_id=storable_text(getattr(original, "tool_call_id", None)),
         tool_calls=calls,
-        extra={NAME: {"type": original.type, **rest}},
+        extra={NAME: {"type": original.type, **rest}, **failed},
     )
     is_shown = type(original) is _CLASSES.get(original.type) and is_json(rest) and is_json(original.content)
     if is_shown and _original_of(message, serde) == original:
@@ -46,7 +48,7 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
     changes = {
         "content": _text_of(original),
         "tool_calls": [call for call in calls if is_json(call.arguments)],
-        "extra": {NAME: {"type": original.type, "packed": pack(serde, original)}},
+        "extra": {NAME: {"type": original.type, "packed": pack(serde, original)}, **failed},
     }
     return message.model_copy(update=changes)
 

@@ -15,6 +15,7 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
+from lango_store.content import FAILED
 from lango_store.integrations.fields import mapping
 from lango_store.window import as_prompt
 
@@ -37,6 +38,8 @@ _TEXT_PARTS: Final = {
 """For each role, the kind of part whose content is stored as the content of the message."""
 
 _CALLS: Final = ("tool-call", "builtin-tool-call")
+_RESULTS: Final = ("tool-return", "retry-prompt")  # a retry without the name of a tool is not a result
+_FAILED: Final = ("failed", "retried")
 
 
 def messages_of(messages: Sequence[ModelMessage], ids: Sequence[str]) -> list[Message]:
@@ -85,6 +88,7 @@ def _take(part: Json, text_part: str, texts: list[Any], calls: list[ToolCall], *
     """Add a part's text to `texts`, or its call to `calls`; return the rest of the part."""
     kind, content, call_id, name = (part.get(each) for each in ("part_kind", "content", "tool_call_id", "tool_name"))
     request = next((call for call in calls if call.id == call_id), None)
+    failed = dict(FAILED) if kind == "retry-prompt" or part.get("outcome") in _FAILED else {}
     taken: tuple[str, ...] = ()
     if kind == text_part and (isinstance(content, str) or (only and _is_blocks(content))):
         texts.append(list(map(_block, content)) if isinstance(content, list) else content)
@@ -92,11 +96,11 @@ def _take(part: Json, text_part: str, texts: list[Any], calls: list[ToolCall], *
     elif kind in _CALLS:
         calls.append(ToolCall(id=call_id, name=name, arguments=part["args"]))
         taken = ("tool_name", "tool_call_id", "args")
-    elif kind == "tool-return":
-        calls.append(ToolCall(id=call_id, name=name, output=content))
+    elif kind in _RESULTS and name:
+        calls.append(ToolCall(id=call_id, name=name, output=content, extra=failed))
         taken = ("tool_name", "tool_call_id", "content")
     elif kind == "builtin-tool-return" and request is not None and request.name == name and not request.answered:
-        request.output = content
+        request.output, request.extra = content, failed
         taken = ("tool_name", "content")
     rest = {each: part[each] for each in part if each not in taken}
     return {each: value for each, value in rest.items() if value is not None or each == "content"}
@@ -106,7 +110,7 @@ def _role_of(item: Json) -> MessageRole:
     if item["kind"] == "response":
         return MessageRole.ASSISTANT
     kinds = {part["part_kind"] for part in item["parts"]}
-    if "tool-return" in kinds:
+    if any(part["part_kind"] in _RESULTS and part["tool_name"] for part in item["parts"]):
         return MessageRole.TOOL
     return MessageRole.SYSTEM if "system-prompt" in kinds and "user-prompt" not in kinds else MessageRole.USER
 
@@ -164,7 +168,7 @@ def _part_of(part: Json, message: Message, texts: Iterator[Any], calls: Iterator
     if kind == "builtin-tool-return" and "content" not in part:
         call = next(call for call in message.tool_calls if call.id == part["tool_call_id"])
         return part | {"tool_name": call.name, "content": call.output}
-    if (kind in _CALLS or kind == "tool-return") and "tool_call_id" not in part:
+    if kind in (*_CALLS, *_RESULTS) and "tool_call_id" not in part:
         call = next(calls)
         value = {"args": call.arguments} if kind in _CALLS else {"content": call.output}
         return part | {"tool_name": call.name, "tool_call_id": call.id} | value
