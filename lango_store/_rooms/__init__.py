@@ -9,5 +9,6 @@ ROOMS: Final = {
     "tool_calls": ("turns_in_progress",),
     "prompts": ("tool_calls",),
     "usage": (),
+    "forks": ("versions",),
 }
 """The rooms, each with the rooms that it builds on. It imports no other room."""

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.content import RESPONSES
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.fidelity import mapping, storable_text
-from lango_store.window import as_prompt
+from lango_store.window.repair import Repairer
 
 NAME: Final = "openai_agents"
 """The name under which the rest of an item is stored in `extra`, and the author of records."""
@@ -159,36 +160,9 @@ def _items_of_other_writer(message: Message) -> list[Item]:
     if isinstance(message.content, str) and not message.tool_calls and message.role.value in _SPEAKERS:
         return [{"role": message.role.value, "content": message.content}]
     custom = {call.id for call in message.tool_calls if call.extra.get("type") == "custom"}
-    items: list[Item] = []
-    for entry in as_prompt([message], nested=False):
-        role, content, calls = entry["role"], entry["content"], entry.get("tool_calls", [])
-        if role == MessageRole.TOOL.value:
-            call_id = entry.get("tool_call_id") or (calls[0]["id"] if calls else "")
-            kind = "custom_tool_call_output" if call_id in custom else "function_call_output"
-            items.append({"type": kind, "call_id": call_id, "output": _as_text(content)})
-            continue
-        if not calls or content not in (None, "", []):
-            items.append({"role": role, "content": _content(content, role)})
-        for call in calls:
-            kind = "custom_tool_call" if call["id"] in custom else "function_call"
-            arguments = _as_text(call.get("arguments"), empty="{}" if kind == "function_call" else "")
-            items.append({"type": kind, "call_id": call["id"], "name": call["name"], _ARGUMENTS[kind]: arguments})
-    return items
-
-
-def _as_text(value: Any, *, empty: str = "") -> str:
-    return empty if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _content(content: Any, role: str) -> Any:
-    is_list = isinstance(content, list) and content and all(isinstance(block, dict) for block in content)
-    return [_block(block) for block in content] if is_list and role != "assistant" else _as_text(content)
-
-
-def _block(block: Mapping[str, Any]) -> Item:
-    if _text(block, "type").startswith("input_"):
-        return block
-    image = block.get("image_url")
-    if isinstance(image, dict) and isinstance(image.get("url"), str):
-        return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
-    return {"type": "input_text", "text": block["text"] if isinstance(block.get("text"), str) else _as_text(block)}
+    items = RESPONSES.render(list(Repairer(RESPONSES, None).entries([message])))
+    for item in items:
+        if item.get("type") == "function_call_output":
+            item["call_id"] = item["call_id"] or next((call.id for call in message.tool_calls), "")
+            item["type"] = "custom_tool_call_output" if item["call_id"] in custom else item["type"]
+    return items or [{"role": message.role.canonical.value, "content": ""}]

@@ -110,6 +110,17 @@ def test_collected_pieces_are_stored_after_the_flush_interval(store: Store) -> N
         assert texts(conversation) == [turn.draft_text]
 
 
+def test_flush_of_zero_stores_each_piece_although_no_time_passes(
+    either_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lango_store._features.turns_in_progress.running_turn.monotonic", lambda: 100.0)
+    conversation = either_store.open("k")
+    with conversation.turn("t", flush=AT_ONCE) as turn:
+        for text in ("a", "ab"):
+            turn.write(text[-1])
+            assert [each.text for each in conversation.drafts.list()] == [text]
+
+
 def test_append_of_the_answer_deletes_the_draft(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t", flush=AT_THE_END) as turn:

@@ -205,6 +205,13 @@ message_with_one_result = any_message.filter(
 )
 
 
+def test_results_with_one_id_answer_the_calls_in_their_order() -> None:
+    calls = [ToolCall(id="call_0", name="pay")] * 3
+    results = [Message.tool(text, tool_call_id="call_0", name="pay") for text in ("first", "second", "third", "fourth")]
+    closed = close_calls([Message.assistant(tool_calls=calls), *results])
+    assert [each.content for each in closed[1:]] == ["first", "second", "third"]
+
+
 def test_calls_with_one_id_and_one_name_keep_their_arguments() -> None:
     both = [ToolCall(id="call_0", name="pay", arguments={"euros": euros}) for euros in (1, 2)]
     (asking, *_) = close_calls([Message.assistant(tool_calls=both)])

@@ -76,8 +76,10 @@ def _defined(parts: list[Path]) -> set[str]:
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 names.add(node.name)
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id.isupper():
-                names.add(node.target.id)
+            elif isinstance(node, ast.AnnAssign | ast.Assign):
+                targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+                named = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+                names |= {name for name in named if name.isupper()}
         names |= {*re.findall(r'__tablename__ = "(\w+)"', file.read_text())}
     return {name for name in names if not name.startswith("_")}
 

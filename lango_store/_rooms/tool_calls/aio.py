@@ -86,21 +86,21 @@ class AsyncStoreSuspensions(AsyncPart[StoreSuspensions]):
 
 
 class InStore:
-    """What the room adds to `AsyncStore`."""
+    """Adds the members of the room to `AsyncStore`."""
 
     calls = group("calls", AsyncStoreCalls)
     suspensions = group("suspensions", AsyncStoreSuspensions)
 
 
 class InConversation:
-    """What the room adds to `AsyncConversation`."""
+    """Adds the members of the room to `AsyncConversation`."""
 
     calls = group("calls", AsyncCalls)
     suspensions = group("suspensions", AsyncSuspensions)
 
 
 class InTurn:
-    """What the room adds to `AsyncRunningTurn`."""
+    """Adds the members of the room to `AsyncRunningTurn`."""
 
     _twin: in_turn.InTurn
     _threads: Threads

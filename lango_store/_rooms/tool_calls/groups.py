@@ -274,7 +274,7 @@ class StoreSuspensions(StorePart):
 
 
 class InConversation(SessionPart):
-    """What the room adds to `Conversation`."""
+    """Adds the members of the room to `Conversation`."""
 
     calls = session_group(Calls)
     """The tool calls of the session: run each of them once."""
@@ -283,7 +283,7 @@ class InConversation(SessionPart):
 
 
 class InStore:
-    """What the room adds to `Store`."""
+    """Adds the members of the room to `Store`."""
 
     calls = store_group(StoreCalls)
     """The tool calls of all sessions: list the unknown ones."""

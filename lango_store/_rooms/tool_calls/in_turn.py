@@ -13,7 +13,7 @@ from lango_store._values.model import UNSET, Message, ToolCall
 
 
 class InTurn(RunningTurn):
-    """What the room adds to `RunningTurn`."""
+    """Adds the members of the room to `RunningTurn`."""
 
     @contextmanager
     def call(

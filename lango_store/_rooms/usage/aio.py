@@ -5,6 +5,6 @@ from lango_store._rooms.usage import groups
 
 
 class InStore:
-    """What the room adds to `AsyncStore`."""
+    """Adds the members of the room to `AsyncStore`."""
 
     usage = awaited(groups.InStore.usage)

@@ -11,7 +11,7 @@ from lango_store._rooms.usage.values import UsageRow
 
 
 class InStore:
-    """What the room adds to `Store`."""
+    """Adds the members of the room to `Store`."""
 
     _context: Context
 

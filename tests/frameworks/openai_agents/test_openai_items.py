@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -170,23 +170,76 @@ def asked(*calls: ToolCall, content: Any = None) -> Message:
     return Message.assistant(content, tool_calls=list(calls))
 
 
+def user_texts(*texts: str) -> Item:
+    return {"role": "user", "content": [{"type": "input_text", "text": text} for text in texts]}
+
+
+def user_block(block: dict[str, Any]) -> Item:
+    return {"role": "user", "content": [block]}
+
+
+IMAGE: Final = "data:image/png;base64,iVBORw0="
 FOREIGN: dict[str, tuple[Message, list[Item]]] = {
     "text": (Message.user("hi"), [{"role": "user", "content": "hi"}]),
     "system": (Message.system("Be brief."), [{"role": "system", "content": "Be brief."}]),
     "model": (Message(role=MessageRole.MODEL, content="hi"), [{"role": "assistant", "content": "hi"}]),
     "nothing": (Message.assistant(), [{"role": "assistant", "content": ""}]),
-    "blocks": (Message.user([{"type": "text", "text": "a"}, {"text": "b"}]), [{"role": "user", "content": "a\n\nb"}]),
+    "blocks": (Message.user([{"type": "text", "text": "a"}, {"text": "b"}]), [user_texts("a", "b")]),
     "an image": (
-        Message.user([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,"}}]),
+        Message.user([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": IMAGE}}]),
         [
             {
                 "role": "user",
                 "content": [
                     {"type": "input_text", "text": "a"},
-                    {"type": "input_image", "image_url": "data:,", "detail": "auto"},
+                    {"type": "input_image", "image_url": IMAGE, "detail": "auto"},
                 ],
             }
         ],
+    ),
+    "an image of Anthropic": (
+        Message.user(
+            [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0="}}],
+        ),
+        [user_block({"type": "input_image", "image_url": IMAGE, "detail": "auto"})],
+    ),
+    "an image of Gemini": (
+        Message.user([{"inline_data": {"mime_type": "image/png", "data": "iVBORw0"}}]),
+        [user_block({"type": "input_image", "image_url": IMAGE, "detail": "auto"})],
+    ),
+    "a PDF of a page": (
+        Message.user(
+            [
+                {
+                    "type": "file",
+                    "mediaType": "application/pdf",
+                    "url": "data:application/pdf;base64,JVBERg==",
+                    "filename": "a.pdf",
+                }
+            ],
+        ),
+        [user_block({"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="})],
+    ),
+    "a call in blocks and in tool_calls": (
+        asked(
+            ToolCall(id="1", name="f", arguments={"a": 1}),
+            content=[
+                {"type": "text", "text": "Look:"},
+                {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}},
+            ],
+        ),
+        [
+            {"role": "assistant", "content": "Look:"},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": '{"a": 1}'},
+        ],
+    ),
+    "thinking of another provider": (
+        Message.assistant([{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "Hi."}]),
+        [{"role": "assistant", "content": "Hi."}],
+    ),
+    "a refusal": (
+        Message.assistant([{"type": "refusal", "refusal": "No."}]),
+        [{"role": "assistant", "content": "No."}],
     ),
     "JSON": (Message.assistant({"a": 1}), [{"role": "assistant", "content": '{"a": 1}'}]),
     "calls": (
@@ -203,7 +256,7 @@ FOREIGN: dict[str, tuple[Message, list[Item]]] = {
             {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
             {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "1", "output": '{"b": 2}'},
-            {"type": "function_call_output", "call_id": "2", "output": ""},
+            {"type": "function_call_output", "call_id": "2", "output": "null"},
         ],
     ),
     "a custom call": (
@@ -216,7 +269,7 @@ FOREIGN: dict[str, tuple[Message, list[Item]]] = {
     ),
     "an answer of an older API": (
         Message(role=MessageRole.FUNCTION, content=[{"type": "text", "text": "17"}], tool_call_id="1"),
-        [{"type": "function_call_output", "call_id": "1", "output": "17"}],
+        [{"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "17"}]}],
     ),
     "an answer that repeats its call": (
         Message.tool("17", tool_calls=[ToolCall(id="1", name="f", arguments="{}")]),

@@ -1,0 +1,40 @@
+"""The core works without a room: it is deleted from a copy, and the core's tests and linters run there."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from support import rooms
+from support.copies_of_project import copy_project, run_in_copy
+from support.deleted_rooms import delete
+
+from lango_store._rooms import ROOMS
+
+TESTS = [
+    *(f"store/test_{name}.py" for name in ("append_or_create", "cuts", "lists", "message_ids", "messages", "sessions")),
+    *(f"store/test_{name}.py" for name in ("named_values", "paging", "sound_rows", "transactions", "using")),
+    *("conversation/test_leases.py", "conversation/test_turns.py", "expiry/test_ttl.py"),
+]
+"""Tests of the core that call no method of a room."""
+CHECKED = ["__init__.py", *(part for part in rooms.CORE if "/" not in part)]
+MYPY = "-m mypy --config-file pyproject.toml --cache-dir"
+PYTEST = "-m pytest -p no:cacheprovider -m"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("room", ROOMS)
+def test_core_works_without_the_room(room: str, tmp_path: Path) -> None:
+    copy = copy_project(tmp_path / "project")
+    assert room in delete(copy, room)
+    ruff = str(Path(sys.executable).parent / "ruff")
+    tidy = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+    checked = [f"lango_store/{part}" for part in CHECKED]
+    for command in (
+        ["-c", tidy, ruff, "check", "--quiet", "--fix", "--select", "F401,I,UP039", "lango_store"],
+        ["-c", tidy, ruff, "check", "--quiet", "lango_store"],
+        [*MYPY.split(), str(tmp_path / "mypy"), *checked],
+        [*PYTEST.split(), "not slow and not postgresql", *(f"tests/{name}" for name in TESTS)],
+    ):
+        done = run_in_copy(copy, *command)
+        assert done.returncode == 0, done.stdout + done.stderr
