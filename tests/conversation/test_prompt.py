@@ -212,6 +212,12 @@ def test_results_with_one_id_answer_the_calls_in_their_order() -> None:
     assert [each.content for each in closed[1:]] == ["first", "second", "third"]
 
 
+def test_results_with_one_id_answer_the_calls_of_their_tools() -> None:
+    asking = Message.assistant(tool_calls=[ToolCall(id="call_0", name=name) for name in ("pay", "mail")])
+    closed = close_calls([asking, *[Message.tool(name, tool_call_id="call_0", name=name) for name in ("mail", "pay")]])
+    assert [each.content for each in closed[1:]] == ["pay", "mail"]
+
+
 def test_calls_with_one_id_and_one_name_keep_their_arguments() -> None:
     both = [ToolCall(id="call_0", name="pay", arguments={"euros": euros}) for euros in (1, 2)]
     (asking, *_) = close_calls([Message.assistant(tool_calls=both)])

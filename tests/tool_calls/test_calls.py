@@ -417,7 +417,7 @@ def test_appended_result_is_not_shown_under_a_call_whose_result_is_recorded(stor
     assert closed_results(conversation) == ["appended", "recorded"]
 
 
-@pytest.mark.parametrize("change", ["delete", "record"])
+@pytest.mark.parametrize("change", ["delete", "record", "user"])
 def test_result_that_was_removed_leaves_its_call_to_an_appended_one(store: Store, change: str) -> None:
     conversation = store.open("k", messages=[message("pay")])
     seq = conversation.append_message(Message.assistant(tool_calls=CALLS[:1])).seq
@@ -425,7 +425,7 @@ def test_result_that_was_removed_leaves_its_call_to_an_appended_one(store: Store
     if change == "delete":
         conversation.edits.delete(result.seq)
     else:
-        conversation.edits.update(result.seq, Message(role="record", content="recorded"))
+        conversation.edits.update(result.seq, message("recorded", role=change))
     conversation.append_message(Message.tool("appended", tool_call_id="call_0"))
     assert results_by_call(conversation) == [["appended"]]
     assert closed_results(conversation) == ["appended"]

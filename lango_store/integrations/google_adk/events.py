@@ -6,7 +6,6 @@ responses become tool calls. The usage of an event becomes the usage of a turn. 
 would not restore exactly. A message that ADK has rewound becomes a record, and keeps its role in `extra`.
 """
 
-import json
 import logging
 import math
 import re
@@ -22,9 +21,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.content import FAILED
+from lango_store.content import ADK, FAILED, Call, Result, parts
 from lango_store.content.gemini import has_error
-from lango_store.integrations.fields import arguments_object, escaped, mapping, same_json, storable_id, storable_text
+from lango_store.integrations.fields import escaped, mapping, same_json, storable_id, storable_text
 
 logger = logging.getLogger("lango_store")
 
@@ -289,26 +288,15 @@ def _foreign_json(message: Message) -> dict[str, Any]:
 
 
 def _foreign_parts(message: Message) -> list[dict[str, Any]]:
-    calls, content = list(message.tool_calls), message.content
-    if message.role.canonical is not MessageRole.TOOL:
-        blocks = [] if content is None or content == "" else content if isinstance(content, list) else [content]
-        return [{"text": _foreign_text(block)} for block in blocks] + [_foreign_part(call) for call in calls]
-    if not any(call.answered for call in calls):
-        calls.append(ToolCall(id=message.tool_call_id or "", name=message.name or "", output=content))
-    return [_foreign_part(call) for call in calls]
-
-
-def _foreign_part(call: ToolCall) -> dict[str, Any]:
-    named = ({"id": call.id} if call.id else {}) | {"name": call.name}
-    if call.answered:
-        response = call.output if isinstance(call.output, dict) else {"result": call.output}
-        return {"function_response": named | {"response": response}}
-    return {"function_call": named | {"args": arguments_object(call.arguments)}}
-
-
-def _foreign_text(block: Any) -> str:
-    text = block.get("text") if isinstance(block, dict) else block
-    return text if isinstance(text, str) else json.dumps(block, ensure_ascii=False)
+    role = "assistant" if message.role.canonical is MessageRole.ASSISTANT else "user"
+    found = parts(message)
+    ids = [part.id for part in found if isinstance(part, Call | Result)]
+    blocks = ADK.write(found, role, lambda _: None)
+    answers = [block.get("function_call") or block.get("function_response") for block in blocks]
+    for body, id in zip(filter(None, answers), ids, strict=True):
+        if id:
+            body["id"] = id
+    return blocks
 
 
 # State

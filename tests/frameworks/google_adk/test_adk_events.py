@@ -1,12 +1,13 @@
 """Conversion of ADK's events: any event is loaded equal, and stored in fields of a message where these exist."""
 
 import asyncio
+import base64
 import dataclasses
 import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
@@ -257,6 +258,42 @@ async def test_session_of_another_program_is_read_as_events(service: LangoSessio
         recent = await service.get_session(**WHERE, session_id="trip", config=_recent(number))
         assert recent is not None
         assert written(recent.events) == written(found.events[-number:])
+
+
+PICTURES: Final[dict[str, Any]] = {
+    "Anthropic": {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "/9j/4PvvvP8="}},
+    "OpenAI": {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,/9j/4PvvvP8="}},
+    "page": {"type": "file", "mediaType": "image/jpeg", "url": "data:image/jpeg;base64,/9j/4PvvvP8="},
+    "LangChain": {"type": "image", "base64": "/9j/4PvvvP8=", "mime_type": "image/jpeg"},
+}
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("form", PICTURES)
+async def test_picture_of_another_program_is_a_picture_of_adk(service: LangoSessionService, form: str) -> None:
+    service.store.create("weather:ann:trip", messages=[Message.user([{"type": "text", "text": "See"}, PICTURES[form]])])
+    found = await service.get_session(**WHERE, session_id="trip")
+    assert found is not None
+    (event,) = found.events
+    assert event.content is not None
+    assert event.content.parts is not None
+    text, picture = event.content.parts
+    assert (text.text, picture.inline_data and picture.inline_data.mime_type) == ("See", "image/jpeg")
+    assert picture.inline_data is not None
+    assert picture.inline_data.data == base64.b64decode("/9j/4PvvvP8=")
+
+
+@pytest.mark.one_database
+async def test_call_of_another_program_in_blocks_and_in_tool_calls_is_one_call(service: LangoSessionService) -> None:
+    use = {"type": "tool_use", "id": "c", "name": "forecast", "input": {}}
+    call = ToolCall(id="c", name="forecast", arguments={})
+    answers = [Message.assistant([use], tool_calls=[call]), Message.tool("no station", tool_call_id="c", failed=True)]
+    service.store.create("weather:ann:trip", messages=answers)
+    found = await service.get_session(**WHERE, session_id="trip")
+    assert found is not None
+    parts = [part for event in found.events if event.content for part in event.content.parts or []]
+    assert [part.function_call.id for part in parts if part.function_call] == ["c"]
+    assert [part.function_response.response for part in parts if part.function_response] == [{"error": "no station"}]
 
 
 def _recent(number: int | None) -> GetSessionConfig | None:
