@@ -51,7 +51,7 @@ class SessionRow(Base, table=True):
         index_where_set("agent_id", "ix_lango_session_agent_id", "agent_id", "updated_at", "key"),
         index_where_set("expires_at", "ix_lango_session_expires_at", "expires_at"),
         index_where_set("owed_at", "ix_lango_session_owed_at", "owed_at", "key"),
-        stored("session", unset=("incarnation", "revision", "lease_token", "lease_turn", "lease_until")),
+        stored("session", unset=("incarnation", "revision", "lease_token", "lease_until")),
     )
 
     key: str = key()

@@ -162,3 +162,28 @@ def test_turn_after_another_question_is_a_ui_message_of_its_own(store: Store) ->
         turn.append(Message.tool("paid", tool_call_id="c1"))
         turn.append(Message.assistant("Paid."))
     assert [each["role"] for each in aisdk_messages(conversation.get())] == ["assistant", "user", "assistant"]
+
+
+def test_stream_of_a_turn_of_save_turn_can_continue_after_each_frame(url: str) -> None:
+    async def work() -> None:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("k")
+            await conversation.save_turn([Message.assistant("One.", id="a"), Message.assistant("Two.")], id="t")
+            frames = [frame async for frame in aisdk(conversation, "t")]
+            assert text_of(parts(frames)) == "One.Two."
+            (first, *_) = [n for n, frame in enumerate(frames) if "finish-step" in frame]
+            id = frames[first].split("\n")[0].removeprefix("id: ")
+            assert text_of(await streamed(conversation, "t", after=id)) == "Two."
+
+    asyncio.run(work())
+
+
+def test_calls_of_a_continued_ui_message_have_different_ids(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        turn.append(Message.assistant(tool_calls=[CALL]))
+    with conversation.turn("after") as turn:
+        turn.append(Message.tool("paid", tool_call_id="c1"))
+        turn.append(Message.assistant("Again.", tool_calls=[CALL]))
+    (answer,) = aisdk_messages(conversation.get())
+    assert len({part["toolCallId"] for part in answer["parts"] if "toolCallId" in part}) == 2

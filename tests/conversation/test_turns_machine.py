@@ -7,6 +7,7 @@ import copy
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -34,6 +35,7 @@ from lango_store import (
     Turn,
     TurnInProgress,
 )
+from lango_store.interchange import export, import_path
 from lango_store.testing import Clock
 
 pytestmark = pytest.mark.slow
@@ -241,11 +243,11 @@ class Machine(RuleBasedStateMachine):
         now = self.clock.time
         is_due = session.is_owed(now) and not session.given_up and (session.due_at is None or session.due_at <= now)
         is_last = session.attempts >= ATTEMPTS
-        open_turn = session.holder.turn_id if session.holder is not None else session.failed_turn
+        open_turn = session.open_turn
         if is_due and not is_last and open_turn is not None and session.stored_turn(open_turn) is not None:
-            session.attempts, session.has_taken = 0, False
-            session.holder = session.failed_turn = open_turn = None
-            is_due = session.is_owed(now)
+            session.release(saved=True)
+            is_last, open_turn = False, session.failed_turn
+            is_due = session.is_owed(now) and not session.given_up
 
         def handle(own: Conversation, turn: RunningTurn) -> None:
             run.append(turn)
@@ -253,8 +255,9 @@ class Machine(RuleBasedStateMachine):
             attempt = ModelAttempt(turn.id, f"{turn.lease.token:016x}", LEASE)
             self.draft_ids.append(attempt.draft_id)
             assert turn.id == (open_turn or turn.id)
+            attempts = session.attempts
             assert session.begin(now, attempt) is None
-            session.attempts += 1
+            session.attempts = attempts + 1
             assert turn.attempt == session.attempts
             generated = (each.id for each in taken if str(each.id).startswith("turn"))
             session.take_inbox(now, attempt, [each.id or next(generated) for each in session.inbox])
@@ -292,6 +295,7 @@ class Machine(RuleBasedStateMachine):
         assert self.conversation.turns.retry() == is_owed
         if is_owed:
             self.session.attempts, self.session.due_at, self.session.given_up = 0, None, False
+            self.session.others_given_up = False
 
     # Others
 
@@ -323,6 +327,22 @@ class Machine(RuleBasedStateMachine):
         released = self.conversation.turns.release()
         assert (None if released is None else released.id) == (None if before is None else before.id)
         self.session.release_turn()
+
+    @rule(how=st.sampled_from(["backup", "archive", "", ""]))
+    def move(self, how: str) -> None:
+        """Replace the session by a copy of it, from a backup or an archive."""
+        with TemporaryDirectory() as folder:
+            if how == "backup":
+                export(self.store, f"{folder}/b.jsonl", "jsonl", keys=["k"])
+                self.store.delete("k")
+                assert [each.error for each in import_path(self.store, f"{folder}/b.jsonl")] == [None]
+            elif how == "archive":
+                self.clock.move(milliseconds=1)
+                self.store.expire(older_than=timedelta(0), archive=f"{folder}/a.db")
+                self.store.restore(f"{folder}/a.db", "k")
+            else:
+                return
+        self.session.lose_lease()
 
     @precondition(lambda self: self.draft_ids)
     @rule(number=st.integers(0, 9))
@@ -405,8 +425,11 @@ class Machine(RuleBasedStateMachine):
         owed = self.store.owed().items
         assert len(owed) == session.is_owed(self.clock.time)
         for each in owed:
-            turn_id = session.holder.turn_id if session.holder is not None else session.failed_turn
-            assert (each.turn_id, each.attempts, each.given_up) == (turn_id, session.attempts, session.given_up)
+            assert (each.turn_id, each.attempts, each.given_up) == (
+                session.open_turn,
+                session.attempts,
+                session.given_up,
+            )
             assert session.due_at is None or each.due_at == session.due_at
 
     @invariant()

@@ -211,7 +211,7 @@ CALLS = {
     ),
     "append in a turn": Frequent(lambda _, turn: turn.append(message()), (45, 31), (44, 86)),
     "save_turn": Frequent(lambda store, _: store.conversation("1000").save_turn([message()]), (58, 32), (56, 86)),
-    "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (138, 92), (126, 257), (3, 3)),
+    "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (139, 92), (126, 257), (3, 3)),
     "1,000 in one call": Frequent(
         lambda store, _: store.conversation("batches").append_messages(messages(1_000)), (3057, 1030), (3041, 1176)
     ),

@@ -60,7 +60,11 @@ class ModelSessionWithTurns(ModelSession):
         self.failed_turn: str | None = None
         """The turn that is to be tried again, if no turn is open."""
         self.has_taken = False
-        """Whether an unfinished turn has taken messages from the inbox."""
+        """Whether the open or failed turn has taken messages from the inbox."""
+        self.others_taken = False
+        """Whether another turn that is not saved has."""
+        self.others_given_up = False
+        """Whether one of these was given up."""
         self.attempts = 0
         self.due_at: datetime | None = None
         """When a failed turn is due; None if it is due at once, or was given up."""
@@ -86,12 +90,21 @@ class ModelSessionWithTurns(ModelSession):
             return self.replayed(stored)
         if self.holder is not None and self.is_held(now):
             raise TurnInProgress(self.key, self.holder.turn_id, self.until)
+        if attempt.turn_id != self.open_turn:
+            self.others_taken |= self.has_taken
+            self.others_given_up = self.others_taken and (self.others_given_up or self.given_up)
+            self.has_taken, self.attempts = False, 0
         self.holder, self.failed_turn = attempt, None
         self.due_at, self.given_up = None, False
         self.own(now, attempt)
         attempt.earlier = [m for m in self.log if self.is_of(attempt.turn_id, m) and m.turn_no is None]
         attempt.messages = list(attempt.earlier)
         return None
+
+    @property
+    def open_turn(self) -> str | None:
+        """The turn that is open or, without one, that is to be tried again."""
+        return self.holder.turn_id if self.holder is not None else self.failed_turn
 
     def is_of(self, turn_id: str, m: Message) -> bool:
         """Return whether an attempt of the turn gave the message its id, or took it from the inbox."""
@@ -187,11 +200,26 @@ class ModelSessionWithTurns(ModelSession):
             self.release()
 
     def release(self, *, saved: bool = False) -> None:
-        """End the open turn; it is tried again only if it has taken messages from the inbox."""
-        if saved:
-            self.has_taken, self.attempts = False, 0
-        self.failed_turn = self.holder.turn_id if self.holder is not None and self.has_taken else None
-        self.holder = None
+        """End the open turn; it is tried again only if it is not saved and has taken messages from the inbox."""
+        turn = self.open_turn
+        self.has_taken &= not saved
+        if saved or not (self.inbox or self.has_taken or self.others_taken):
+            self.attempts = 0
+        if not self.has_taken:
+            turn = self.first_taker(turn if saved else None) if self.others_taken else None
+            self.has_taken = self.others_taken = turn is not None
+            self.given_up = self.others_given_up = self.others_given_up and turn is not None
+        self.failed_turn, self.holder = turn, None
+
+    def first_taker(self, excluded: str | None) -> str | None:
+        """Return the turn that took the first of the messages that belong to no turn."""
+        takers = [self.taken_by.get(m.seq) for m in self.log if m.turn_no is None]
+        unsaved = [id for id in takers if id is not None and id != excluded and self.stored_turn(id) is None]
+        return unsaved[0] if unsaved else None
+
+    def lose_lease(self) -> None:
+        """Leave the open turn to a later attempt, as a copy of the session does."""
+        self.failed_turn, self.holder = self.open_turn, None
 
     # Workers
 

@@ -30,12 +30,12 @@ def stream_and_enqueue(store: Store) -> Waiting:
 
 
 def assert_waiting(store: Store, stored: Waiting) -> None:
-    """Check that a copy of the session has the same drafts and the same inbox, but no lease."""
+    """Check that a copy of the session has the same drafts, inbox and interrupted turn, but no lease."""
     conversation = store.conversation("k")
     assert (conversation.drafts.list(), conversation.inbox.list()) == stored
     assert [draft.text for draft in stored[0]] == ["half of ", f"{TEXT}and {TEXT}"]
     assert contents(stored[1]) == [TEXT, {"a": [TEXT, None, 1.0]}]
-    assert lease_of(store) == (None, None, None)
+    assert lease_of(store) == (None, "running \N{SNOWMAN}", None)
     assert conversation.turns.in_progress() is None
 
 

@@ -16,6 +16,7 @@ from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import session_value, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.lists import WorkFilters
+from lango_store._operations.session.sessions import MAX_DURATION
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_text, end_of_prefix
 from lango_store._values.model import OwedTurn
@@ -48,7 +49,16 @@ def _query(dialect: Dialect, names: tuple[str, ...], *columns: Any) -> sa.Select
 
 # Claim
 
-_IS_DUE: Final = SESSION.c.owed_at <= NOW
+_LONGEST_PAUSE: Final[sa.ColumnElement[Any]] = sa.literal_column(str(MAX_DURATION.total_seconds()), sa.Double())
+_ZERO: Final = sa.literal_column("0", sa.BigInteger())
+_IS_FIRST_ATTEMPT: Final = sa.func.coalesce(SESSION.c.attempts, _ZERO) == _ZERO
+
+
+def _is_due(dialect: Dialect) -> sa.ColumnElement[bool]:
+    """Match owed turns that are due now; a time that a wrong clock wrote delays them by at most the longest pause."""
+    latest = dialect.next_expiry(NOW, _LONGEST_PAUSE)
+    is_due = sa.or_(SESSION.c.owed_at <= NOW, _IS_FIRST_ATTEMPT, SESSION.c.owed_at > latest)
+    return sa.and_(SESSION.c.owed_at < owed.NEVER_STORED, is_due)
 
 
 _HAS_DIED: Final = SESSION.c.lease_token.is_not(None)
@@ -58,8 +68,8 @@ _HAS_DIED: Final = SESSION.c.lease_token.is_not(None)
 @cache
 def _due(names: tuple[str, ...], *, locks: bool, without_deaths: bool) -> Statement:
     def build(dialect: Dialect) -> sa.Select[Any]:
-        columns = SESSION.c.key, SESSION.c.lease_turn, SESSION.c.attempts, _HAS_DIED
-        query = _query(dialect, names, *columns).where(_IS_DUE, *[~_HAS_DIED] * without_deaths)
+        columns = SESSION.c.key, SESSION.c.lease_turn, SESSION.c.attempts, SESSION.c.waiting, _HAS_DIED
+        query = _query(dialect, names, *columns).where(_is_due(dialect), *[~_HAS_DIED] * without_deaths)
         return query.with_for_update(skip_locked=True) if locks else query
 
     return Statement(build)
@@ -128,11 +138,12 @@ def claim(
         rows = _read_due(connection, now, chosen, limit, running.refused, locks=True, without_deaths=True)
     rows = rows or _read_due(connection, now, chosen, limit, running.refused, locks=True)
     is_alone = not running.turns and len(rows) == 1
-    for key, turn_id, attempts, has_died in rows:
+    for key, turn_id, attempts, waiting, has_died in rows:
         if has_died and (running.turns or claimed):
             break
         turn = open_turn(key, turn_id)
         turn.attempt = (attempts or 0) + 1
+        turn._needs_messages = turn_id is None and not (waiting or 0) & owed.ANSWERED
         if not leases.claim(connection, now, key, turn.id, turn.lease, counts=is_alone or has_died):
             continue
         if turn.attempt > max_attempts:
@@ -153,7 +164,7 @@ _COLUMNS: Final = {
     "key": SESSION.c.key,
     "turn_id": SESSION.c.lease_turn,
     "due_at": as_stored(SESSION.c.owed_at),
-    "attempts": sa.func.coalesce(SESSION.c.attempts, sa.literal_column("0", sa.BigInteger())),
+    "attempts": sa.func.coalesce(SESSION.c.attempts, _ZERO),
     "error": SESSION.c.last_error,
     "waiting": SESSION.c.waiting,
 }
@@ -193,7 +204,7 @@ def _decoded(value: Mapping[str, Any]) -> OwedTurn:
 _retry: Final = Statement(
     sa.update(SESSION)
     .where(of_session(SESSION), LIVE, SESSION.c.owed_at.is_not(None), leases.IS_ENDED)
-    .values(owed_at=NOW, attempts=sa.null())
+    .values(owed.RETRIED)
     .returning(SESSION.c.key)
 )
 

@@ -42,9 +42,8 @@ def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> M
     sessions.lock(connection, now, key)
     (row,), (message,) = new.rows, new.messages
     if new.ids:
-        for stored in (*messages.read_by_ids(connection, key, new.ids).values(), *read(connection, now, key)):
-            if stored.id in new.ids:
-                return stored.model_copy(update={"replayed": True})
+        for stored in (*messages.read_by_ids(connection, key, new.ids).values(), *_with_id(connection, key, row["id"])):
+            return stored.model_copy(update={"replayed": True})
     created_at = dialect_of(connection).time(row["created_at"] or now)
     waiting = {"key": key, "id": row["id"], "message": encode_waiting(row), "created_at": created_at}
     _insert.run_many(connection, [waiting])
@@ -59,11 +58,14 @@ _note_activity: Final = Statement(
         .values(updated_at=NOW, expires_at=dialect.later_expiry(NOW, SESSION.c), **owed.arrived(owed.IN_INBOX))
     )
 )
-_select: Final = Statement(
+_in_order: Final = (
     sa.select(INBOX.c.n, INBOX.c.id, as_stored(INBOX.c.message), as_stored(INBOX.c.created_at))
     .where(of_session(INBOX))
     .order_by(INBOX.c.n)
 )
+_WITH_ID: Final = (of_session(INBOX), INBOX.c.id == column(INBOX.c.id))
+_select: Final = Statement(_in_order)
+_select_by_id: Final = Statement(_in_order.where(*_WITH_ID))
 
 
 def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
@@ -72,10 +74,15 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
     return [decode_waiting(key, *row) for row in _select.run(connection, {"key": checked_key(key)})]
 
 
-_WITH_ID: Final = (of_session(INBOX), INBOX.c.id == column(INBOX.c.id))
+def _with_id(connection: AnyConnection, key: str, id: str) -> list[Message]:
+    return [decode_waiting(key, *row) for row in _select_by_id.run(connection, {"key": key, "id": id})]
+
+
 _drop: Final = Statement(sa.delete(INBOX).where(*_WITH_ID).returning(INBOX.c.n))
 _note_empty: Final = Statement(
-    sa.update(SESSION).where(of_session(SESSION), ~sa.exists().where(of_session(INBOX))).values(owed.EMPTIED)
+    sa.update(SESSION)
+    .where(of_session(SESSION), owed.has(owed.IN_INBOX), ~sa.exists().where(of_session(INBOX)))
+    .values(owed.EMPTIED)
 )
 _redact: Final = Statement(sa.update(INBOX).where(*_WITH_ID).values(message=column(INBOX.c.message)))
 
@@ -92,12 +99,11 @@ def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
 def redact(connection: sa.Connection, now: datetime, key: str, id: str, reason: str | None = None) -> Message:
     """Redact a message in the inbox of a live session, as `edits.redact` redacts one in the log."""
     sessions.lock(connection, now, key)
-    for message in read(connection, now, key):
-        if message.id == id:
-            row = encode_message(message)
-            row |= edits.redacted(reason, row["role"]) | {"tokens": None if row["tokens"] is None else 0}
-            _redact.run_many(connection, [{"key": key, "id": encode_id(id), "message": encode_waiting(row)}])
-            return next(each for each in read(connection, now, key) if each.id == id)
+    for message in _with_id(connection, key, str(encode_id(id))):
+        row = encode_message(message)
+        row |= edits.redacted(reason, row["role"]) | {"tokens": None if row["tokens"] is None else 0}
+        _redact.run_many(connection, [{"key": key, "id": id, "message": encode_waiting(row)}])
+        return _with_id(connection, key, id)[0]
     raise MessageNotFound(key, id)
 
 
@@ -105,7 +111,7 @@ _mark_taken: Final = Statement(
     lambda dialect: (
         sa.update(MESSAGE)
         .where(of_session(MESSAGE), MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs")), MESSAGE.c.turn_no.is_(None))
-        .values(taken_by=text("turn_id"))
+        .values(taken_by=text("turn_id"), logged_at=sa.func.coalesce(MESSAGE.c.logged_at, MESSAGE.c.created_at))
     )
 )
 _note_taken: Final = Statement(sa.update(SESSION).where(of_session(SESSION)).values(owed.ALL_TAKEN))
@@ -129,7 +135,8 @@ def take(
     sessions.lock(connection, now, key)
     sessions.check_lease(connection, key, lease)
     waiting = read(connection, now, key)
-    if not waiting:
+    if not waiting:  # the session may wait for rows that an application or a damaged file has lost
+        _note_empty.run_many(connection, [{"key": key}])
         return []
     new = [each.with_id(next(ids)) if each.id is None else each for each in waiting]
     taken = appends.append_new_ids(connection, now, key, Batch(new, threshold), Expected(lease=lease))

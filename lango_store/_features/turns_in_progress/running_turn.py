@@ -30,6 +30,7 @@ class RunningTurn:
     """A turn in progress, without the methods that other rooms add."""
 
     attempt = 1
+    _needs_messages = False  # if no turn was interrupted and no suspension was answered
 
     def __init__(
         self, context: Context, key: str, id: str | None, lease: timedelta, wait: timedelta | None, flush: timedelta

@@ -157,6 +157,9 @@ class Worker:
             self._context.transact(leases.settle, turn.key, turn.lease.token)
             return False
         turn.take_inbox()
+        if _has_nothing(turn):
+            turn.abandon()
+            return False
         return True
 
     def end(self, turn: RunningTurn, error: BaseException | None, *, is_cancelled: bool = False) -> None:
@@ -177,14 +180,14 @@ class Worker:
         self.wake()
 
     def _end(self, turn: RunningTurn, error: BaseException | None, *, is_cancelled: bool) -> None:
-        if error is None and turn.stored is None:
+        if error is None and turn.stored is None and not _has_nothing(turn):
             try:
                 turn.save()
             except Exception as failure:
                 error = failure
         if error is not None:
             turn._abandon(Retry(turn.attempt - 1) if is_cancelled else self._failed(turn, error))
-        elif not turn.replayed:
+        elif turn.stored is not None and not turn.replayed:
             self.saved.append(turn.id)
 
     def _failed(self, turn: RunningTurn, error: BaseException) -> Retry:
@@ -217,6 +220,11 @@ class Worker:
             for turn in [*self.running]:
                 with suppress(LangoStoreError):  # then the lease ends on its own
                     self._context.transact(leases.postpone, turn.key, turn.lease.token, Retry(turn.attempt - 1))
+
+
+def _has_nothing(turn: RunningTurn) -> bool:
+    """Return True if the session waited for a message that no longer exists."""
+    return turn._needs_messages and not turn.messages
 
 
 @contextmanager

@@ -220,8 +220,7 @@ insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(turn_row(number(
 
 def end_of_turn(dialect: Dialect) -> sa.Update:
     """Count a turn in progress and release its lease, if the session has the lease and the turn is not stored."""
-    released = dict.fromkeys(("lease_token", "lease_turn", "lease_until"), sa.null()) | owed.SAVED
-    counted = _counted(dialect, NOW) | {SESSION.c[name]: value for name, value in released.items()}
+    counted = _counted(dialect, NOW) | {SESSION.c[name]: value for name, value in owed.SAVED.items()}
     return sa.update(SESSION).where(LIVE_SESSION, *_HAS_LEASE, ~IS_STORED_TURN).values(counted).returning(*_COUNTED)
 
 

@@ -54,7 +54,9 @@ def _update(values: Callable[[Dialect], Mapping[str, Any]], *conditions: sa.Colu
 
 _take: Final = _update(
     lambda dialect: (
-        {"lease_token": _TOKEN, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)} | owed.BEGUN
+        {"lease_token": _TOKEN, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)}
+        | owed.BEGUN
+        | owed.COUNTED
     ),
     LIVE,
     _IS_FREE,
@@ -85,9 +87,7 @@ _postpone: Final = _update(
     ),
     _IS_OURS,
 )
-_settle: Final = _update(
-    lambda _: dict.fromkeys(("lease_token", "lease_turn", "lease_until"), sa.null()) | owed.SAVED, _IS_OURS
-)
+_settle: Final = _update(lambda _: owed.SAVED, _IS_OURS)
 _extend: Final = _update(lambda dialect: {"lease_until": lease_end(dialect)}, LIVE, _IS_OURS)
 
 

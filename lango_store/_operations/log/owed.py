@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations.binds import NOW, SESSION
+from lango_store._operations.binds import MESSAGE, NOW, SESSION, TURN, of_session, text
+from lango_store._rows.columns import TimeColumn
+from lango_store._rows.encoding import encode_time_text
 
 IN_INBOX: Final = 1
 """Messages wait in the inbox."""
@@ -19,10 +21,18 @@ ANSWERED: Final = 2
 ANSWERED_BEFORE: Final = 4
 """A suspension was answered before the open turn began."""
 TAKEN: Final = 8
-"""A turn that is not saved has taken messages from the inbox."""
+"""The turn in `lease_turn`, which is not saved, has taken messages from the inbox."""
+TAKEN_BEFORE: Final = 16
+"""Another turn that is not saved has taken messages from the inbox."""
+GIVEN_UP: Final = 32
+"""Such another turn was given up."""
+
+_ALL: Final = 63
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
 """The `owed_at` of a turn that was given up."""
+NEVER_STORED: Final[sa.ColumnElement[datetime]] = sa.literal_column(f"'{encode_time_text(NEVER)}'", TimeColumn())
+"""`NEVER` as SQL."""
 
 Values = dict[str, Any]
 
@@ -31,54 +41,128 @@ def _number(value: int) -> sa.ColumnElement[int]:
     return sa.literal_column(str(value), sa.BigInteger())
 
 
-_WAITING: Final = sa.func.coalesce(SESSION.c.waiting, _number(0))
+_NONE: Final = _number(0)
+_WAITING: Final = sa.func.coalesce(SESSION.c.waiting, _NONE)
+
+
+def has(mask: int) -> sa.ColumnElement[bool]:
+    """Match sessions with at least one of these bits in `waiting`."""
+    return _bits(mask) != _NONE
 
 
 def _bits(mask: int) -> sa.ColumnElement[int]:
     return _WAITING.op("&")(_number(mask))
 
 
-def _if(bits: sa.ColumnElement[int], value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    return sa.case((bits != _number(0), value))
+def _or(*bits: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    first, *others = bits
+    for each in others:
+        first = first.op("|")(each)
+    return first
 
 
-_BEFORE: Final = sa.case((_bits(ANSWERED | ANSWERED_BEFORE) != _number(0), _number(ANSWERED_BEFORE)), else_=_number(0))
+def _if(condition: sa.ColumnElement[bool], *columns: str) -> Values:
+    """Return these columns unchanged if the condition holds, otherwise NULL."""
+    return {name: sa.case((condition, SESSION.c[name])) for name in columns}
 
-BEGUN: Final[Values] = {"owed_at": NOW, "waiting": _bits(IN_INBOX | TAKEN).op("|")(_BEFORE)}
-"""The values when a turn begins."""
+
+# The beginning of a turn
+
+_IS_SAME: Final = SESSION.c.lease_turn == text("turn_id")
+_SEEN: Final = sa.case((has(ANSWERED | ANSWERED_BEFORE), _number(ANSWERED_BEFORE)), else_=_NONE)
+_OTHERS_TAKEN: Final = sa.case(
+    (sa.or_(has(GIVEN_UP), SESSION.c.owed_at == NEVER_STORED), _number(TAKEN_BEFORE | GIVEN_UP)),
+    else_=_number(TAKEN_BEFORE),
+)
+_TAKEN_SO_FAR: Final = sa.case(
+    (_IS_SAME, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP)), (has(TAKEN | TAKEN_BEFORE), _OTHERS_TAKEN), else_=_NONE
+)
+
+BEGUN: Final[Values] = {"owed_at": NOW, "waiting": _or(_bits(IN_INBOX), _SEEN, _TAKEN_SO_FAR)}
+"""The values when the turn with the bound `turn_id` begins."""
+
+COUNTED: Final[Values] = _if(_IS_SAME, "attempts", "last_error")
+"""The count of attempts when a turn begins that no worker has claimed: that of another turn does not continue."""
+
+# The end of a turn
+
+
+def _taker() -> sa.ColumnElement[str]:
+    """Return the turn that took the first of the messages of the log that were taken by other turns that are not saved.
+
+    Messages that a turn has appended name it too, but only those from the inbox always have `logged_at`. Only the owner
+    of the lease takes messages, so no other writer adds a turn to these while this one ends.
+    """
+    is_stored = sa.exists().where(of_session(TURN), TURN.c.id == MESSAGE.c.taken_by)
+    is_other = sa.and_(MESSAGE.c.taken_by != SESSION.c.lease_turn, MESSAGE.c.logged_at.is_not(None))
+    unsaved = (is_other, MESSAGE.c.turn_no.is_(None), ~is_stored)
+    taken = sa.select(MESSAGE.c.taken_by).where(of_session(MESSAGE), *unsaved)
+    return taken.order_by(MESSAGE.c.seq).limit(_number(1)).correlate(SESSION).scalar_subquery()
+
+
+_NEXT: Final = sa.case((has(TAKEN_BEFORE), _taker()))
+_NEXT_BITS: Final = _or(_number(TAKEN | TAKEN_BEFORE), _bits(GIVEN_UP))
+_NEXT_TAKEN: Final = sa.case((_NEXT.is_not(None), _NEXT_BITS), else_=_NONE)
 
 SAVED: Final[Values] = {
-    "owed_at": _if(_bits(IN_INBOX | ANSWERED), SESSION.c.owed_at),
-    "waiting": _bits(IN_INBOX | ANSWERED),
+    "lease_token": sa.null(),
+    "lease_turn": _NEXT,
+    "lease_until": sa.null(),
+    "waiting": _or(_bits(IN_INBOX | ANSWERED), _NEXT_TAKEN),
     "attempts": sa.null(),
     "last_error": sa.null(),
+    "owed_at": sa.case(
+        (sa.and_(has(GIVEN_UP), _NEXT.is_not(None)), NEVER_STORED),
+        (sa.or_(has(IN_INBOX | ANSWERED), _NEXT.is_not(None)), SESSION.c.owed_at),
+    ),
 }
-"""The values when a turn is saved."""
+"""The values when a turn is saved: the session may still be owed an earlier turn."""
 
 _UNSEEN: Final = _bits(ANSWERED_BEFORE).op(">>")(_number(1))
-_REMAINING: Final = _bits(IN_INBOX | ANSWERED | TAKEN).op("|")(_UNSEEN)
-NOT_SAVED: Final[Values] = {"lease_token": sa.null(), "lease_until": sa.null(), "waiting": _REMAINING}
+_UNANSWERED: Final = _or(_bits(IN_INBOX | ANSWERED), _UNSEEN)
+NOT_SAVED: Final[Values] = {
+    "lease_token": sa.null(),
+    "lease_until": sa.null(),
+    "waiting": _or(_UNANSWERED, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP)),
+}
 """The values when a turn ends that is not saved, but is tried again."""
 
-RELEASED: Final[Values] = NOT_SAVED | {
-    "owed_at": _if(_REMAINING, SESSION.c.owed_at),
-    "lease_turn": _if(_bits(TAKEN), SESSION.c.lease_turn),
-}
+_INTERRUPTED: Final = sa.case((has(TAKEN), SESSION.c.lease_turn), (has(TAKEN_BEFORE), _taker()))
+_STILL_TAKEN: Final = sa.case(
+    (has(TAKEN), _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP)),
+    (_INTERRUPTED.is_not(None), _NEXT_BITS),
+    else_=_NONE,
+)
+
+RELEASED: Final[Values] = (
+    NOT_SAVED
+    | {
+        "lease_turn": _INTERRUPTED,
+        "waiting": _or(_UNANSWERED, _STILL_TAKEN),
+        "owed_at": sa.case(
+            (sa.and_(~has(TAKEN), has(GIVEN_UP), _INTERRUPTED.is_not(None)), NEVER_STORED),
+            (_or(_UNANSWERED, _STILL_TAKEN) != _NONE, SESSION.c.owed_at),
+        ),
+    }
+    | _if(has(_ALL), "attempts", "last_error")
+)
 """The values when a lease is released: another turn is owed only if there is something for it."""
 
+RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP), "attempts": sa.null()}
+"""The values when turns that were given up are to be tried again."""
 
-def arrived(what: int) -> Values:
-    """Return the values when a message or an answer arrives; `now` must be bound."""
-    return {"owed_at": sa.func.coalesce(SESSION.c.owed_at, NOW), "waiting": _WAITING.op("|")(_number(what))}
+# The inbox
 
 
-EMPTIED: Final[Values] = {
-    "owed_at": sa.case(
-        (sa.or_(_bits(~IN_INBOX & 15) != _number(0), SESSION.c.lease_turn.is_not(None)), SESSION.c.owed_at)
-    ),
-    "waiting": _bits(~IN_INBOX & 15),
-}
-"""The values when the last message of the inbox is dropped."""
+def arrived(what: int, at: sa.ColumnElement[datetime] = NOW) -> Values:
+    """Return the values when a message or an answer arrives, by default at the bound `now`."""
+    return {"owed_at": sa.func.coalesce(SESSION.c.owed_at, at), "waiting": _WAITING.op("|")(_number(what))}
 
-ALL_TAKEN: Final[Values] = {"waiting": _bits(~IN_INBOX & 15).op("|")(_number(TAKEN))}
+
+EMPTIED: Final[Values] = {"waiting": _bits(_ALL - IN_INBOX)} | _if(
+    sa.or_(has(_ALL - IN_INBOX), SESSION.c.lease_turn.is_not(None)), "owed_at", "attempts", "last_error"
+)
+"""The values when the inbox has no messages any more, although no turn has taken them."""
+
+ALL_TAKEN: Final[Values] = {"waiting": _or(_bits(_ALL - IN_INBOX), _number(TAKEN))}
 """The values when a turn takes all messages of the inbox."""

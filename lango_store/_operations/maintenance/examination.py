@@ -21,7 +21,7 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
 )
-from lango_store._operations.log import changes, counters, payloads, removals
+from lango_store._operations.log import changes, counters, owed, payloads, removals
 from lango_store._operations.maintenance import search, transfer
 from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
@@ -118,6 +118,24 @@ def _missing_payloads(connection: sa.Connection) -> Iterator[Fault]:
 def _unused_payloads(connection: sa.Connection) -> Iterator[Fault]:
     for key, number in payloads.unused(connection):
         yield _shown(key), f"session {key!r}: {number} payloads belong to no message", "doctor --repair deletes them"
+
+
+_AWAITS_NOTHING: Final = sa.and_(owed.has(owed.IN_INBOX), ~sa.exists().where(of_session(INBOX, SESSION.c.key)))
+
+
+def _empty_inboxes(connection: sa.Connection) -> Iterator[Fault]:
+    for key in connection.scalars(sa.select(SESSION.c.key).where(_AWAITS_NOTHING)):
+        detail = f"session {key!r} waits for a turn that takes its inbox, which has no messages"
+        yield _shown(key), detail, "doctor --repair ends the wait; put the messages again if they are not answered"
+
+
+_IS_OVERLOOKED: Final = sa.and_(~owed.has(owed.IN_INBOX), sa.exists().where(of_session(INBOX, SESSION.c.key)))
+
+
+def _overlooked_inboxes(connection: sa.Connection) -> Iterator[Fault]:
+    for key in connection.scalars(sa.select(SESSION.c.key).where(_IS_OVERLOOKED)):
+        detail = f"session {key!r} has messages in its inbox, but waits for no turn: workers do not see them"
+        yield _shown(key), detail, "doctor --repair makes a turn due"
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
@@ -264,6 +282,8 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "row without message": _without_message,
     "missing payload": _missing_payloads,
     "unused payload": _unused_payloads,
+    "empty inbox": _empty_inboxes,
+    "overlooked inbox": _overlooked_inboxes,
     "time in another form": _times,
     "unreadable session": _sessions,
     **{name: _unreadable(*tables) for name, tables in UNREADABLE.items()},
@@ -297,8 +317,16 @@ def repair(connection: sa.Connection, finding: Finding, *, delete_unreadable: bo
     elif finding.name == "unused payload":
         _lock(connection, finding.subject)
         payloads.release(connection, finding.subject)
+    elif finding.name == "empty inbox":
+        _lock(connection, finding.subject)
+        awaiting = sa.update(SESSION).where(of_session(SESSION, finding.subject), _AWAITS_NOTHING)
+        connection.execute(awaiting.values(owed.EMPTIED))
+    elif finding.name == "overlooked inbox":
+        _lock(connection, finding.subject)
+        overlooked = sa.update(SESSION).where(of_session(SESSION, finding.subject), _IS_OVERLOOKED)
+        connection.execute(overlooked.values(owed.arrived(owed.IN_INBOX, SESSION.c.updated_at)))
     elif finding.name == "row without message":
-        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, finding.subject)).with_for_update())
+        _lock(connection, finding.subject)
         changes.delete_orphans(connection, finding.subject)
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]

@@ -152,7 +152,11 @@ class RowEncoder:
         if ttl is not None and not (type(ttl) in (int, float) and 0 < ttl <= MAX_TTL.total_seconds()):
             raise InvalidValue("ttl_seconds", f"{quoted(ttl)} is not a time to live")
         self._session = dict.fromkeys(counters.NAMES) | fields
-        return encode_session(fields) | {"ttl_seconds": None if ttl is None else float(ttl)}
+        return encode_session(fields) | {
+            "ttl_seconds": None if ttl is None else float(ttl),
+            "lease_turn": encode_id(fields.get("lease_turn")),
+            "last_error": encode_text(fields.get("last_error"), "last_error"),
+        }
 
     def _encode_turn(self, fields: Fields) -> Row:
         turn = _validated(Turn, fields)
