@@ -233,6 +233,7 @@ class Conversation(tool_calls.InConversation, forks.InConversation, _features.Se
         after: int | None = None,
         replace_after: int | None = None,
         expect: int | None = None,
+        intact_since: SessionInfo | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
@@ -252,6 +253,8 @@ class Conversation(tool_calls.InConversation, forks.InConversation, _features.Se
             replace_after: First delete the messages with a `seq` above this value, as `truncate` does, in the same
                 transaction, for example to regenerate an answer. Cannot be combined with `create`.
             expect: Append only if the session's `revision` equals this value.
+            intact_since: Append only if no message of the session was changed or removed since this `SessionInfo` was
+                loaded, and the session was not replaced. Appends are allowed, up to a million.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
             ttl: The TTL of the session that `create=True` creates. Defaults to the store's `default_ttl`.
             **fields: Fields of the session that `create=True` creates, as in `append_message`.
@@ -260,15 +263,17 @@ class Conversation(tool_calls.InConversation, forks.InConversation, _features.Se
             The stored messages, in the order of `messages`.
 
         Raises:
-            Conflict: `after` or `expect` does not match. With `create=True`, a missing or expired session matches no
-                `expect`, and no `after` above 0. Nothing was written.
+            Conflict: `after`, `expect` or `intact_since` does not match. With `create=True`, a missing or expired
+                session matches no `expect`, no `intact_since`, and no `after` above 0. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
             InvalidCut: A compaction discarded messages with a `seq` above `replace_after`, so the session cannot go
                 back to that point; nothing was written.
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
         """
-        return appending.append(self._context, self.key, messages, replace_after, after, expect, create, ttl, fields)
+        return appending.append(
+            self._context, self.key, messages, replace_after, after, expect, create, ttl, fields, intact_since
+        )
 
     def messages(
         self, *, last: int | None = None, records: bool = False, payloads: PayloadMode = "load"
@@ -485,6 +490,7 @@ class Conversation(tool_calls.InConversation, forks.InConversation, _features.Se
         copied_from: str | None = None,
         after: int | None = None,
         expect: int | None = None,
+        intact_since: SessionInfo | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         session_metadata: dict[str, Any] | None = None,
@@ -507,6 +513,8 @@ class Conversation(tool_calls.InConversation, forks.InConversation, _features.Se
                 once, so `Store.usage` does not count the copy. `fork` marks the turns that it copies in the same way.
             after: Save only if the session's `last_seq` equals this value.
             expect: Save only if the session's `revision` equals this value.
+            intact_since: Save only if no message of the session was changed or removed since this `SessionInfo` was
+                loaded, and the session was not replaced. Appends are allowed, up to a million.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
             ttl: The TTL of the session that `create=True` creates. Defaults to the store's `default_ttl`.
             session_metadata: The `metadata` of the session that `create=True` creates.
@@ -516,8 +524,8 @@ class Conversation(tool_calls.InConversation, forks.InConversation, _features.Se
             The stored turn with its messages.
 
         Raises:
-            Conflict: `after` or `expect` does not match. With `create=True`, a missing or expired session matches no
-                `expect`, and no `after` above 0. Nothing was written.
+            Conflict: `after`, `expect` or `intact_since` does not match. With `create=True`, a missing or expired
+                session matches no `expect`, no `intact_since`, and no `after` above 0. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
             InvalidValue: `id`, `usage`, `metadata`, `copied_from` or a field cannot be stored losslessly; nothing was
                 written.
@@ -537,7 +545,7 @@ class Conversation(tool_calls.InConversation, forks.InConversation, _features.Se
             self._context,
             self.key,
             new,
-            self._context.expected(self.key, after, expect),
+            self._context.expected(self.key, after, expect, intact_since),
             make,
             functools.partial(turns.save, turn=turn),
             functools.partial(turns.save_new, turn=turn),

@@ -35,7 +35,7 @@ from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected, Lease
 from lango_store._rows.encoding import aware
 from lango_store._rows.payloads import threshold_of
-from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
+from lango_store._values.model import UNSET, Message, MessageRole, SessionInfo, Unset, new_key
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
 
 logger = logging.getLogger("lango_store")
@@ -437,11 +437,13 @@ class Context:
         context._lease = None
         return context
 
-    def expected(self, key: str, last_seq: int | None, revision: int | None) -> Expected:
+    def expected(
+        self, key: str, last_seq: int | None, revision: int | None, intact_since: SessionInfo | None = None
+    ) -> Expected:
         """Return what an append expects of its session, including the lease of the turn in progress."""
         lease = self._lease[1] if self._lease is not None and self._lease[0] == key else None
-        accepts_anything = last_seq is None and revision is None and lease is None
-        return ANYTHING if accepts_anything else Expected(last_seq, revision, lease)
+        accepts_anything = last_seq is None and revision is None and lease is None and intact_since is None
+        return ANYTHING if accepts_anything else Expected(last_seq, revision, lease, intact_since)
 
     def ignoring_expiry(self) -> Context:
         """Return a copy of this context for reads that also find expired sessions."""

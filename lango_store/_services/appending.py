@@ -12,7 +12,7 @@ from lango_store._operations.log import appends, leases
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
-from lango_store._values.model import UNSET, Message, MessageRole, SessionFields, Unset
+from lango_store._values.model import UNSET, Message, MessageRole, SessionFields, SessionInfo, Unset
 from lango_store.errors import (
     Conflict,
     DatabaseBusy,
@@ -64,11 +64,12 @@ def append(
     create: bool,
     ttl: timedelta | None | Unset,
     fields: SessionFields,
+    intact_since: SessionInfo | None = None,
 ) -> list[Message]:
     """Append messages; with `replace_after`, first remove the messages after that seq."""
     batch = Batch(new, context.payload_threshold) if context.stores_unchanged else encoded(context, new)
     new_if_missing = missing(context, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
-    expected = context.expected(key, after, expect)
+    expected = context.expected(key, after, expect, intact_since)
     if replace_after is not None:
         if new_if_missing is not None:
             raise TypeError("replace_after needs an existing session: call it without create")
@@ -114,6 +115,7 @@ def append_with_retry(
         if new_if_missing is None or create is not None:
             raise
         expectations = f"after={expected.last_seq}, expect={expected.revision}"
+        expectations += ", intact_since" * (expected.intact_since is not None)
         message = (
             f"there is no session {quoted(key)}, and a new session does not match {expectations}: "
             "omit these arguments to create it"

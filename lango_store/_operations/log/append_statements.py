@@ -6,7 +6,7 @@ There are three variants: one statement (PostgreSQL), a short transaction (SQLit
 import functools
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -51,14 +51,29 @@ _IS_EXPECTED: Final = tuple(
 """Conditions for `after` and `expect`. A bound NULL matches every session, so calls on a server use the same SQL."""
 
 _HAS_LEASE: Final = (SESSION.c.lease_token == number("lease_token"),)
-"""The condition of an append under a lease. Only statements for such appends contain it; other appends cost no more."""
+
+_IS_INTACT: Final = (
+    SESSION.c.revision.between(number("since"), number("since_limit")),
+    SESSION.c.last_seq - SESSION.c.message_count - SESSION.c.record_count == number("removed"),
+)
+"""The conditions of an append with `intact_since`."""
+
+
+class Conditions(NamedTuple):
+    """The conditions that only some appends have. Only their statements contain them; other appends cost no more."""
+
+    leased: bool = False
+    """The append needs the lease of a turn in progress, and extends the lease."""
+    intact: bool = False
+    """The append needs a session of which no message was changed or removed."""
+
 
 _COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
 """The only columns that an append returns, so that damage in another column does not fail the append."""
 
 
-def _expected(leased: bool, has_numbers: bool = True) -> tuple[sa.ColumnElement[bool], ...]:
-    return _IS_EXPECTED * has_numbers + _HAS_LEASE * leased
+def _expected(conditions: Conditions, has_numbers: bool = True) -> tuple[sa.ColumnElement[bool], ...]:
+    return _IS_EXPECTED * has_numbers + _HAS_LEASE * conditions.leased + _IS_INTACT * conditions.intact
 
 
 def _counted(dialect: Dialect, now: sa.ColumnElement[datetime], *, leased: bool = False) -> dict[sa.Column[Any], Any]:
@@ -75,11 +90,11 @@ def lease_end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> sa.Col
     return IfTimeBound(column(SESSION.c.lease_until), dialect.next_expiry(now, seconds))
 
 
-def _count(dialect: Dialect, *, leased: bool = False, has_numbers: bool = True) -> sa.UpdateBase:
+def _count(dialect: Dialect, conditions: Conditions, *, has_numbers: bool = True) -> sa.UpdateBase:
     # This update comes first, because it takes the row lock (on SQLite the write lock). Therefore two writers never get
     # the same seq, and seqs are in the order of the commits.
-    counted = _counted(dialect, NOW, leased=leased)
-    expected = _expected(leased, has_numbers)
+    counted = _counted(dialect, NOW, leased=conditions.leased)
+    expected = _expected(conditions, has_numbers)
     return sa.update(SESSION).where(LIVE_SESSION, *expected).values(counted).returning(*_COUNTED)
 
 
@@ -168,8 +183,10 @@ def turn_row(
 # PostgreSQL: a single statement needs only one round trip
 
 
-def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool, leased: bool, payloads: bool) -> sa.Executable:
-    session = (_count_or_create(dialect) if creates else _count(dialect, leased=leased)).cte("session")
+def _append(
+    dialect: Dialect, conditions: Conditions, *, one: bool, turn: bool, creates: bool, payloads: bool
+) -> sa.Executable:
+    session = (_count_or_create(dialect) if creates else _count(dialect, conditions)).cte("session")
     last_seq, now, turn_no = session.c
     inserts = [
         _insert_messages(session, KEY, last_seq, now, turn_no if turn else None, one=one, leased=leased).cte("messages")
@@ -183,18 +200,18 @@ def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool, leased: b
 
 
 @functools.cache
-def append(*, one: bool, turn: bool, creates: bool, leased: bool, payloads: bool) -> Statement:
+def append(*, one: bool, turn: bool, creates: bool, conditions: Conditions, payloads: bool) -> Statement:
     """Return the single statement that appends messages on PostgreSQL.
 
     Args:
         one: The statement takes the values of one message, not arrays of values.
         turn: It also inserts a turn.
         creates: It creates the session if the session is missing.
-        leased: It needs the lease of a turn in progress, and extends the lease.
+        conditions: Conditions that the session has to meet; none with `creates`.
         payloads: It also inserts payloads.
     """
-    options = {"one": one, "turn": turn, "creates": creates, "leased": leased, "payloads": payloads}
-    return Statement(lambda dialect: _append(dialect, **options))
+    options = {"one": one, "turn": turn, "creates": creates, "payloads": payloads}
+    return Statement(lambda dialect: _append(dialect, conditions, **options))
 
 
 # SQLite: several statements in a short transaction, because they need no round trips. They bind no NULL: for the driver
@@ -202,9 +219,9 @@ def append(*, one: bool, turn: bool, creates: bool, leased: bool, payloads: bool
 
 
 @functools.cache
-def count(*, leased: bool, has_numbers: bool) -> Statement:
-    """Return the update of the session's row; it needs the lease of a turn, and `after` or `expect` if set."""
-    return Statement(functools.partial(_count, leased=leased, has_numbers=has_numbers))
+def count(conditions: Conditions, *, has_numbers: bool) -> Statement:
+    """Return the update of the session's row, with the conditions of the append, and `after` and `expect` if set."""
+    return Statement(functools.partial(_count, conditions=conditions, has_numbers=has_numbers))
 
 
 @functools.lru_cache(256)
@@ -231,21 +248,21 @@ _NEW_MESSAGE: Final = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq > SES
 _NEW_TURN: Final = sa.exists().where(of_session(TURN), TURN.c.turn_no == SESSION.c.last_turn_no + 1)
 
 
-def _locked_session(leased: bool) -> sa.FromClause:
+def _locked_session(conditions: Conditions) -> sa.FromClause:
     columns = (SESSION.c.key, SESSION.c.last_seq, SESSION.c.last_turn_no)
-    chosen = sa.select(*columns).where(of_session(SESSION), live_at(NOW_TOGETHER), *_expected(leased))
+    chosen = sa.select(*columns).where(of_session(SESSION), live_at(NOW_TOGETHER), *_expected(conditions))
     return chosen.with_for_update(key_share=True).subquery("session")
 
 
-def _messages_first(*, one: bool, turn: bool, leased: bool) -> sa.Executable:
-    session = _locked_session(leased)
+def _messages_first(conditions: Conditions, *, one: bool, turn: bool) -> sa.Executable:
+    session = _locked_session(conditions)
     turn_no = session.c.last_turn_no + 1 if turn else None
     last_seq = session.c.last_seq + number("seqs_added")
     return _insert_messages(session, session.c.key, last_seq, NOW_TOGETHER, turn_no, one=one, leased=leased)
 
 
-def _then_turn(*, after_messages: bool, leased: bool) -> sa.Executable:
-    session = SESSION if after_messages else _locked_session(leased)
+def _then_turn(conditions: Conditions, *, after_messages: bool) -> sa.Executable:
+    session = SESSION if after_messages else _locked_session(conditions)
     row = turn_row(session.c.last_turn_no + 1, session.c.last_seq + number("seqs_added"), session.c.key, NOW_TOGETHER)
     chosen = sa.select(*row.values()).select_from(session)
     return sa.insert(TURN).from_select(
@@ -260,21 +277,22 @@ def _count_last(dialect: Dialect, *, has_messages: bool, leased: bool) -> sa.Exe
 
 
 @functools.cache
-def pipeline(messages: int, *, turn: bool, leased: bool, payloads: bool) -> Sequence[Statement]:
+def pipeline(messages: int, *, turn: bool, conditions: Conditions, payloads: bool) -> Sequence[Statement]:
     """Return the statements that together append on Citus; the last one returns the session's counters.
 
     Args:
         messages: The number of messages: 0, 1, or 2 for any larger number.
         turn: The statements also insert a turn.
-        leased: They need the lease of a turn in progress, and extend the lease.
+        conditions: Conditions that the session has to meet.
         payloads: They also insert payloads.
     """
     statements: list[Statement] = []
     if messages:
-        statements.append(Statement(lambda _: _messages_first(one=messages == 1, turn=turn, leased=leased)))
+        statements.append(Statement(lambda _: _messages_first(conditions, one=messages == 1, turn=turn)))
     if turn:
-        statements.append(Statement(lambda _: _then_turn(after_messages=messages > 0, leased=leased)))
+        statements.append(Statement(lambda _: _then_turn(conditions, after_messages=messages > 0)))
     if payloads:
         new = (of_session(SESSION), _NEW_MESSAGE)
         statements.append(Statement(lambda dialect: _insert_payloads(dialect, SESSION, *new)))
+    leased = conditions.leased
     return [*statements, Statement(lambda dialect: _count_last(dialect, has_messages=messages > 0, leased=leased))]

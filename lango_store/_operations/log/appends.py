@@ -217,6 +217,8 @@ def write(
     if expected.lease is not None:
         params |= expected.lease.bound(dialect, now)
         params["taken_by"] = taken_by = expected.lease.turn_id
+    if expected.intact_since is not None:
+        params |= sessions.bound_intact(expected.intact_since)
     if turn is not None:
         params |= {f"turn_{name}": value for name, value in vars(turn).items()}
         params["turns_added"] = 1
@@ -255,7 +257,7 @@ def _by_statement(
         one=len(rows) == 1,
         turn=params["turns_added"] > 0,
         creates=create is not None,
-        leased="lease_token" in params,
+        conditions=_conditions(params),
         payloads="digests" in params,
     )
     if create is not None:
@@ -268,7 +270,7 @@ def _in_transaction(
     connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: NewSession | None
 ) -> Sequence[Any] | None:
     has_numbers = params["after"] is not None or params["expect"] is not None
-    count = statements.count(leased="lease_token" in params, has_numbers=has_numbers)
+    count = statements.count(_conditions(params), has_numbers=has_numbers)
     counters = count.run(connection, params)
     if not counters and create is not None and sessions.insert(connection, now, create):
         counters = count.run(connection, params)
@@ -314,7 +316,7 @@ def _by_pipeline(
     pipeline = statements.pipeline(
         min(len(rows), 2),
         turn=params["turns_added"] > 0,
-        leased="lease_token" in params,
+        conditions=_conditions(params),
         payloads="digests" in params,
     )
     params = params | _messages(rows)
@@ -332,6 +334,10 @@ def _by_pipeline(
         if not counters and create is not None and sessions.insert(connection, now, create):
             counters = run_in_order(connection, pipeline, params)
     return counters[0] if counters else None
+
+
+def _conditions(params: Row) -> statements.Conditions:
+    return statements.Conditions("lease_token" in params, "since" in params)
 
 
 def _messages(rows: Sequence[Row]) -> Row:
@@ -362,7 +368,7 @@ def replace(
     stored = messages.read_by_ids(connection, key, new.ids)
     if len(stored) == len(new.ids) and _follows(connection, key, new, after):
         return [_replayed(stored[str(message.id)]) for message in new.messages]
-    expected.check(key, session.last_seq, session.revision)
+    expected.check(key, session)
     sessions.check_lease(connection, key, expected.lease)
     removals.reject_gap(connection, key, after)
     removals.cut(connection, now, key, after, session.last_seq)

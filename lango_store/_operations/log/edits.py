@@ -275,7 +275,7 @@ class _Edit:
     def __init__(self, connection: sa.Connection, now: datetime, key: str, expected: Expected = ANYTHING) -> None:
         self._connection, self._now, self._key = connection, now, key
         session = sessions.lock(connection, now, key)
-        expected.check(key, session.last_seq, session.revision)
+        expected.check(key, session)
         self._seq = session.last_seq + 1
         self.row: dict[str, Any] = {}
         self.rows = MESSAGE

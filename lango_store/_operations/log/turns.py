@@ -186,8 +186,7 @@ class ReadWindow:
     @property
     def state(self) -> tuple[int, int]:
         """The state to compare with `sessions.Locked.state` before the summary is saved."""
-        session = self.session
-        return self.incarnation, session.last_seq - session.message_count - session.record_count
+        return self.incarnation, sessions.removed(self.session)
 
 
 def read_window(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> ReadWindow:

@@ -151,11 +151,15 @@ class Lease:
 
 @dataclass(frozen=True)
 class Expected:
-    """The `last_seq`, the `revision` and the lease that a write expects of a session; None accepts anything."""
+    """The facts that a write expects of a session; None accepts anything.
+
+    With `intact_since`, no message was changed or removed since this `SessionInfo` was loaded.
+    """
 
     last_seq: int | None = None
     revision: int | None = None
     lease: Lease | None = None
+    intact_since: SessionInfo | None = None
 
     def __post_init__(self) -> None:
         for name, value, description in (
@@ -164,18 +168,40 @@ class Expected:
         ):
             if value is not None and (type(value) is not int or not 0 <= value < 2**63):
                 raise ValueError(f"{name}={quoted(value)} is not a {description}")
+        if not isinstance(self.intact_since, SessionInfo | None):
+            raise TypeError(f"intact_since is {type(self.intact_since).__name__}: give the result of info()")
 
     @property
     def needs_session(self) -> bool:
         """True if only an existing session can meet these expectations."""
-        return bool(self.last_seq) or self.revision is not None or self.lease is not None
+        return bool(self.last_seq) or (self.revision, self.lease, self.intact_since) != (None, None, None)
 
-    def check(self, key: str, last_seq: int, revision: int) -> None:
-        """Raise `Conflict` for a session with another `last_seq` or `revision`."""
+    def check(self, key: str, session: "Locked | SessionInfo") -> None:
+        """Raise `Conflict` for a session with other numbers; the lease is not checked."""
+        last_seq, revision = session.last_seq, session.revision
         if self.last_seq is not None and last_seq != self.last_seq:
             raise Conflict(key, expected=self.last_seq, last_seq=last_seq)
         if self.revision is not None and revision != self.revision:
             raise Conflict(key, expected=self.revision, last_seq=last_seq, revision=revision)
+        if self.intact_since is None:
+            return
+        bound = bound_intact(self.intact_since)
+        if not bound["since"] <= revision <= bound["since_limit"] or removed(session) != bound["removed"]:
+            message = f"messages of session {quoted(key)} were changed or removed since `intact_since`: read it again"
+            raise Conflict(key, expected=self.intact_since.last_seq, last_seq=last_seq, message=message)
+
+
+def removed(session: "Locked | SessionInfo") -> int:
+    """Return a number that removals, edits and compactions change, but appends do not."""
+    return session.last_seq - session.message_count - session.record_count
+
+
+def bound_intact(since: SessionInfo) -> dict[str, int]:
+    """Return the values to bind in a statement that needs the messages of an earlier `SessionInfo`.
+
+    A revision starts at a random number, so a slightly higher one is that of the same session.
+    """
+    return {"since": since.revision, "since_limit": since.revision + 2**20, "removed": removed(since)}
 
 
 ANYTHING: Final = Expected()
@@ -189,8 +215,7 @@ def raise_unmatched(
     If the session is now live and as expected, return, so that the caller tries again. But if no tries are left, raise
     `NotPermitted`, because the database does not allow the role to write the row.
     """
-    value = row_of(connection, now, key)
-    expected.check(key, value["last_seq"], value["revision"])
+    expected.check(key, info(connection, now, key))
     check_lease(connection, key, expected.lease)
     if not tries_left:
         raise not_permitted(key)
@@ -238,7 +263,7 @@ class Locked(NamedTuple):
     @property
     def state(self) -> tuple[int, int]:
         """A pair that removals, edits and compactions change, but appends do not."""
-        return self.incarnation, self.last_seq - self.message_count - self.record_count
+        return self.incarnation, removed(self)
 
 
 _lock = Statement(

@@ -55,7 +55,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _CACHED: Final = 128
-_NEAR: Final = 2**20
 _NO_SESSION: Final = (SessionNotFound, SessionExpired)
 
 Listed = list[tuple[tuple[int, ...], int]]
@@ -156,6 +155,9 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         """
         parent = self._parent(config)
         put = functools.partial(self._put, config, checkpoint, metadata, new_versions)
+        if parent.info is not None:
+            with suppress(Conflict):  # messages were changed or removed since, or one of the errors that follow again
+                return put(parent, parent, intact_since=parent.info)
         try:
             return put(parent, parent)
         except _ParentRemoved:  # the thread was deleted, cleared or cut, or has expired and begun again
@@ -169,10 +171,12 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
         parent: _Known,
         before: _Known,
+        intact_since: SessionInfo | None = None,
     ) -> RunnableConfig:
         """Store a checkpoint that refers to values and messages of its parent.
 
-        `before` is the checkpoint before it, even if the log no longer has that, and it cannot be the parent.
+        `before` is the checkpoint before it, even if the log no longer has that, and it cannot be the parent. The
+        session at `intact_since` had the parent; without it, the transaction checks that the session still has it.
         """
         thread, namespace, parent_id = _where(config)
         versions, values = checkpoint["channel_versions"], dict(checkpoint["channel_values"])
@@ -205,24 +209,25 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         usage, models = usage_of(spent)
         remaining = {seq for _, seq in kept}
         shown_before = self._shown(thread, before, parent, checkpoint["id"]) if is_root else remaining
-        is_atomic = parent is not _NO_PARENT or self._fence or shown_before != remaining
+        is_unchecked = parent is not _NO_PARENT and intact_since is None
+        is_atomic = is_unchecked or self._fence or shown_before != remaining
 
         def write(store: Store) -> tuple[Sequence[Message], SessionInfo | None]:
             conversation = store.conversation(self._key(thread))
             if usage:
-                turn = conversation.save_turn(messages, usage, metadata=turn_metadata(models), create=True)
+                about = turn_metadata(models)
+                turn = conversation.save_turn(messages, usage, metadata=about, create=True, intact_since=intact_since)
                 written: Sequence[Message] = turn.messages
             else:
-                written = conversation.append_messages(messages, create=True)
+                written = conversation.append_messages(messages, create=True, intact_since=intact_since)
             if self._fence:
                 _check_last(conversation, namespace, parent_id, checkpoint["id"])
-            info = _info(conversation) if is_atomic else None
             # The append has locked the session's row, so nothing is removed between the check and the commit.
-            if not written[-1].replayed and not _has_parent(conversation, info, namespace, parent, refs):
+            if is_unchecked and not written[-1].replayed and not _has_parent(conversation, namespace, parent, refs):
                 raise _ParentRemoved
             for each in _changed_roles(conversation, shown_before, remaining):
                 conversation.edits.update(each.seq, each)
-            return written, info
+            return written, _info(conversation) if is_atomic else intact_since
 
         written, info = self.store.transact(write) if is_atomic else write(self.store)
         listed = [*kept, *(((hashed,), each.seq) for hashed, each in zip(hashes, written, strict=False))]
@@ -586,26 +591,11 @@ def _check_last(conversation: Conversation, namespace: str, parent_id: str | Non
         raise Conflict(conversation.key, expected=0, last_seq=conversation.info().last_seq, message=message)
 
 
-def _has_parent(
-    conversation: Conversation, info: SessionInfo | None, namespace: str, parent: _Known, refs: Mapping[str, int]
-) -> bool:
+def _has_parent(conversation: Conversation, namespace: str, parent: _Known, refs: Mapping[str, int]) -> bool:
     """Return True if the log still has a parent and the values to which its successor refers."""
-    if parent is _NO_PARENT:
-        return True
-    if info is None:
-        return False
-    # A revision starts at a random number, so a little higher one is that of the same session.
-    is_same = parent.info is not None and 0 <= info.revision - parent.info.revision < _NEAR
-    if parent.info and is_same and _removed(info) == _removed(parent.info):
-        return True
     rows = _rows(conversation, {parent.seq, *refs.values()}, "reference")
     is_stored = parent.seq in rows and rows[parent.seq].id == records.prefix_of(namespace) + parent.id
     return is_stored and all(records.has_value(rows.get(seq), channel) for channel, seq in refs.items())
-
-
-def _removed(info: SessionInfo) -> int:
-    """Return a number that every removal and edit of messages increases."""
-    return info.last_seq - info.message_count - info.record_count
 
 
 def _changed_roles(conversation: Conversation, before: Set[int], remaining: Set[int]) -> Sequence[Message]:

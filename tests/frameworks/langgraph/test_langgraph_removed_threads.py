@@ -164,6 +164,20 @@ def test_value_that_was_deleted_from_the_log_raises_damaged_message(store: Store
     assert loaded.checkpoint["channel_values"] == {"plan": "a", "x": 1}
 
 
+def test_value_that_was_deleted_from_the_log_during_a_run_is_stored_again(store: Store) -> None:
+    saver = LangoSaver(store)
+    first = empty_checkpoint() | {"id": "1", "channel_values": {"plan": "a"}, "channel_versions": {"plan": 1}}
+    where = saver.put(config(checkpoint_ns=""), first, {}, {"plan": 1})
+    second = first | {"id": "2", "channel_values": {"plan": "a", "x": 1}, "channel_versions": {"plan": 1, "x": 1}}
+    where = saver.put(where, second, {}, {"x": 1})
+    conversation = store.conversation("t")
+    conversation.edits.delete(conversation.all_messages()[0].seq)
+    saver.put(where, second | {"id": "3"}, {}, {})
+    loaded = LangoSaver(store).get_tuple(config())
+    assert loaded is not None
+    assert loaded.checkpoint["channel_values"] == {"plan": "a", "x": 1}
+
+
 def test_delta_channel_with_deleted_writes_raises_damaged_message(store: Store) -> None:
     saver = LangoSaver(store)
     with_delta_channel(saver).invoke({"items": [1]}, config())
