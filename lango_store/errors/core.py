@@ -208,6 +208,7 @@ class Conflict(LangoStoreError):
 
     - `after=` is not the session's `last_seq`, or `expect=` is not its `revision`. Read the session again, decide
       whether the write is still right, and repeat it with the current number.
+    - Messages were changed or removed, or the session was replaced, since the `SessionInfo` of `intact_since=`.
     - While `compact` ran the summarizer, the session was compacted, or messages were edited or removed.
     - The result of a tool call cannot be stored, because the call was resolved or begun again, or its message removed.
     - `undo` or `redo` would restore a message or a turn whose id was used again.

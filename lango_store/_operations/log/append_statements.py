@@ -68,6 +68,11 @@ class Conditions(NamedTuple):
     """The append needs a session of which no message was changed or removed."""
 
 
+CONDITIONS: Final = {
+    (leased, intact): Conditions(leased, intact) for leased in (False, True) for intact in (False, True)
+}
+"""All conditions: looking them up costs less than creating them."""
+
 _COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
 """The only columns that an append returns, so that damage in another column does not fail the append."""
 

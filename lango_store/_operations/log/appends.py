@@ -257,7 +257,7 @@ def _by_statement(
         one=len(rows) == 1,
         turn=params["turns_added"] > 0,
         creates=create is not None,
-        conditions=_conditions(params),
+        conditions=statements.CONDITIONS["lease_token" in params, "since" in params],
         payloads="digests" in params,
     )
     if create is not None:
@@ -270,7 +270,7 @@ def _in_transaction(
     connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: NewSession | None
 ) -> Sequence[Any] | None:
     has_numbers = params["after"] is not None or params["expect"] is not None
-    count = statements.count(_conditions(params), has_numbers=has_numbers)
+    count = statements.count(statements.CONDITIONS["lease_token" in params, "since" in params], has_numbers=has_numbers)
     counters = count.run(connection, params)
     if not counters and create is not None and sessions.insert(connection, now, create):
         counters = count.run(connection, params)
@@ -316,7 +316,7 @@ def _by_pipeline(
     pipeline = statements.pipeline(
         min(len(rows), 2),
         turn=params["turns_added"] > 0,
-        conditions=_conditions(params),
+        conditions=statements.CONDITIONS["lease_token" in params, "since" in params],
         payloads="digests" in params,
     )
     params = params | _messages(rows)
@@ -334,10 +334,6 @@ def _by_pipeline(
         if not counters and create is not None and sessions.insert(connection, now, create):
             counters = run_in_order(connection, pipeline, params)
     return counters[0] if counters else None
-
-
-def _conditions(params: Row) -> statements.Conditions:
-    return statements.Conditions("lease_token" in params, "since" in params)
 
 
 def _messages(rows: Sequence[Row]) -> Row:
