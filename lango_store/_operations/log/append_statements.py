@@ -193,9 +193,9 @@ def _append(
 ) -> sa.Executable:
     session = (_count_or_create(dialect) if creates else _count(dialect, conditions)).cte("session")
     last_seq, now, turn_no = session.c
-    inserts = [
-        _insert_messages(session, KEY, last_seq, now, turn_no if turn else None, one=one, leased=leased).cte("messages")
-    ]
+    number_of_turn = turn_no if turn else None
+    inserted = _insert_messages(session, KEY, last_seq, now, number_of_turn, one=one, leased=conditions.leased)
+    inserts = [inserted.cte("messages")]
     if turn:
         row = turn_row(turn_no, last_seq)
         inserts.append(sa.insert(TURN).from_select(list(row), sa.select(*row.values())).cte("turn"))
@@ -263,7 +263,7 @@ def _messages_first(conditions: Conditions, *, one: bool, turn: bool) -> sa.Exec
     session = _locked_session(conditions)
     turn_no = session.c.last_turn_no + 1 if turn else None
     last_seq = session.c.last_seq + number("seqs_added")
-    return _insert_messages(session, session.c.key, last_seq, NOW_TOGETHER, turn_no, one=one, leased=leased)
+    return _insert_messages(session, session.c.key, last_seq, NOW_TOGETHER, turn_no, one=one, leased=conditions.leased)
 
 
 def _then_turn(conditions: Conditions, *, after_messages: bool) -> sa.Executable:
@@ -275,9 +275,9 @@ def _then_turn(conditions: Conditions, *, after_messages: bool) -> sa.Executable
     )
 
 
-def _count_last(dialect: Dialect, *, has_messages: bool, leased: bool) -> sa.Executable:
+def _count_last(dialect: Dialect, conditions: Conditions, *, has_messages: bool) -> sa.Executable:
     written = _NEW_MESSAGE if has_messages else _NEW_TURN
-    counted = _counted(dialect, NOW_TOGETHER, leased=leased)
+    counted = _counted(dialect, NOW_TOGETHER, leased=conditions.leased)
     return sa.update(SESSION).where(of_session(SESSION), written).values(counted).returning(*_COUNTED)
 
 
@@ -299,5 +299,4 @@ def pipeline(messages: int, *, turn: bool, conditions: Conditions, payloads: boo
     if payloads:
         new = (of_session(SESSION), _NEW_MESSAGE)
         statements.append(Statement(lambda dialect: _insert_payloads(dialect, SESSION, *new)))
-    leased = conditions.leased
-    return [*statements, Statement(lambda dialect: _count_last(dialect, has_messages=messages > 0, leased=leased))]
+    return [*statements, Statement(lambda dialect: _count_last(dialect, conditions, has_messages=messages > 0))]
