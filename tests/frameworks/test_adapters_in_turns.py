@@ -67,12 +67,13 @@ async def test_stream_and_page_show_the_answers_of_an_adapter_as_one_message(
 
 async def streamed(conversation: AsyncConversation, turn_id: str) -> tuple[str, list[str], dict[str, Any], Any]:
     """Read a stream as a client does: return the id of the message, its texts and calls, the outputs, and the usage."""
-    id, usage = "", {}
+    id = ""
     steps: list[list[str]] = [[]]
     outputs: dict[str, Any] = {}
+    usage: dict[str, Any] = {}
     async for frame in aisdk(conversation, turn_id, retry=timedelta(seconds=60)):
         for line in frame.split("\n"):
-            chunk = json.loads(line[6:]) if line.startswith("data: {") else {"type": ""}
+            chunk: Any = json.loads(line[6:]) if line.startswith("data: {") else {"type": ""}
             match chunk["type"]:
                 case "start":
                     id = chunk["messageId"]
