@@ -181,9 +181,13 @@ def written_result(form: Form, result: Result, note: Note, role: str = "tool") -
 
 
 def written(form: Form, found: Sequence[Part], role: str, note: Note) -> str | list[Block]:
-    """Return parts as a content: a plain text stays text."""
-    if len(found) == 1 and type(part := found[0]) is Text and part.block is None:
-        return part.text
+    """Return parts as a content: a plain text stays text, and other data than blocks becomes JSON text."""
+    if len(found) == 1:
+        part = found[0]
+        if type(part) is Native and not part.form and (text := in_words(part, note)) is not None:
+            return text.text
+        if type(part) is Text and part.block is None:
+            return part.text
     return form.write(found, role, note)
 
 
