@@ -96,6 +96,14 @@ def _as_langchain(part: Media, _: Note) -> Block | None:
     return _named(kind | {"url": part.url} | typed, part) if part.url else None
 
 
+def _as_langchain_thinking(part: Thinking, note: Note) -> Block:
+    signed = part.signature and part.issuer == "anthropic"
+    if part.signature and not signed:
+        note("the signature of thinking is left out")
+    extras = {"extras": {"signature": part.signature}} if signed else {}
+    return {"type": "reasoning", "reasoning": part.text, **extras}
+
+
 LANGCHAIN: Final = Form(
     "langchain",
     {
@@ -116,8 +124,7 @@ LANGCHAIN: Final = Form(
             "type": "tool_call", "id": part.id, "name": part.name, "args": as_object(part.arguments),
         },
         Result: left_out,
-        Thinking: lambda part, _: {"type": "reasoning", "reasoning": part.text}
-        | ({"extras": {"signature": part.signature}} if part.signature and part.issuer == "anthropic" else {}),
+        Thinking: _as_langchain_thinking,
         Refusal: left_out,
         Source: left_out,
         Native: lambda part, _: {"type": "non_standard", "value": part.block} if part.form else None,
@@ -187,6 +194,26 @@ def _uploaded(block: Block) -> Media:
     return media(block, block.get("media_type"), file=block.get("file_id"), issuer=block.get("provider_name"))
 
 
+def _model_part(block: Block) -> Part | None:
+    """Read a part of a model's answer, or of the request that follows it."""
+    content, id, name = block.get("content"), str(block.get("tool_call_id") or ""), str(block.get("tool_name") or "")
+    match block.get("part_kind"):
+        case "text" if isinstance(content, str):
+            return Text(content, block)
+        case "thinking" if isinstance(content, str):
+            return Thinking(content, block.get("signature"), block.get("provider_name"), block)
+        case "tool-call":
+            return Call(id, name, block.get("args"), block=block)
+        case "tool-return" | "retry-prompt" as kind:
+            return Result(id or None, name or None, content, kind != "tool-return" or "outcome" in block, block)
+    return None
+
+
+def _as_pydantic_thinking(part: Thinking, _: Note) -> Block:
+    signed = {"signature": part.signature, "provider_name": part.issuer} if part.signature else {}
+    return {"part_kind": "thinking", "content": part.text, **signed}
+
+
 def _as_pydantic(part: Media, _: Note) -> Block | None:
     if part.data:
         return {"kind": "binary", "data": part.data, "media_type": part.type or "application/octet-stream"}
@@ -215,6 +242,7 @@ PYDANTIC_AI: Final = Form(
         **dict.fromkeys(("image-url", "audio-url", "video-url", "document-url"), _url),
         "uploaded-file": _uploaded,
         "text-content": lambda block: Text(str(block.get("content") or ""), block),
+        "": _model_part,
     },
     {
         Text: lambda part, _: {"kind": "text-content", "content": part.text},
@@ -223,7 +251,7 @@ PYDANTIC_AI: Final = Form(
             "part_kind": "tool-call", "tool_name": part.name, "tool_call_id": part.id, "args": part.arguments,
         },
         Result: _tool_return,
-        Thinking: lambda part, _: {"part_kind": "thinking", "content": part.text},
+        Thinking: _as_pydantic_thinking,
         Refusal: left_out,
         Source: left_out,
         Native: left_out,

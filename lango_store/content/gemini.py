@@ -8,7 +8,7 @@ from typing import Any, Final
 from lango_store.content.form import ARRANGED, Entry, Form, Note, ignore, left_out, own
 from lango_store.content.media import full_type, media
 from lango_store.content.parts import Block, Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking
-from lango_store.content.reading import plain, read
+from lango_store.content.reading import plain_result
 from lango_store.content.text import as_object
 
 _SIGNATURES: Final = ("thought_signature", "thoughtSignature")
@@ -44,12 +44,7 @@ def _part(block: Block) -> Part | None:
             return Call(_name(body, "id"), _name(body, "name"), body.get("args"), extra, block)
     for name in ("function_response", "functionResponse"):
         if isinstance(body := block.get(name), dict):
-            response = body.get("response")
-            failed = has_error(response)
-            content = response["error"] if failed else response  # type: ignore[index]
-            if isinstance(content, dict) and content.keys() == {"result"} and isinstance(content["result"], str):
-                content = content["result"]
-            return Result(_name(body, "id") or None, _name(body, "name") or None, content, failed, block)
+            return _response(body, block)
     if any(name in block for name in _NATIVE):
         return Native("gemini", block)
     return None
@@ -58,6 +53,17 @@ def _part(block: Block) -> Part | None:
 def has_error(response: Any) -> bool:
     """Return True for the response of a function that failed."""
     return isinstance(response, dict) and response.keys() == {"error"}
+
+
+def _response(body: Block, block: Block) -> Result:
+    """Read a response, which is an object: the only field of one is the error or the text that a tool returned."""
+    content: Any = body.get("response")
+    failed = has_error(content)
+    if failed:
+        content = content["error"]
+    if isinstance(content, dict) and content.keys() == {"result"} and isinstance(content["result"], str):
+        content = content["result"]
+    return Result(_name(body, "id") or None, _name(body, "name") or None, content, failed, block)
 
 
 def _name(body: Block, name: str) -> str:
@@ -94,14 +100,8 @@ def _written_call(part: Call, _: Note) -> Block:
 def _written_result(part: Result, note: Note) -> Block:
     content = part.content
     if not isinstance(content, dict) or (part.failed and not has_error(content)):
-        text = plain(read(content, is_data=True), ignore if _is_data(content) else note)
-        content = {"error" if part.failed else "result": text}
+        content = {"error" if part.failed else "result": plain_result(part, note)}
     return {"function_response": {"name": part.name, "response": content}}
-
-
-def _is_data(content: Any) -> bool:
-    found = read(content, is_data=True)
-    return len(found) == 1 and isinstance(found[0], Native) and not found[0].form
 
 
 def render(entries: Sequence[Entry]) -> list[Block]:

@@ -30,11 +30,18 @@ def media(
     file: Any = None,
     issuer: Any = None,
 ) -> Media:
-    """Return an attachment. A data URI becomes data; data become standard base64, and the type its common name."""
+    """Return an attachment.
+
+    A data URI becomes data; data become standard base64, and the type its common name. Many forms name only the URL of
+    an image: its type is then that of its file extension.
+    """
     type = type if isinstance(type, str) else ""
     if isinstance(url, str) and url[:5].lower() == "data:" and (match := _DATA_URI.fullmatch(url)):
         type, data, url = match[1] or type, match[2], None
     kind = type.partition(";")[0].strip().lower()
+    if isinstance(url, str) and (not kind or kind.endswith("/")):
+        guessed = guess_type(url.partition("?")[0])[0] or ""
+        kind = guessed if guessed.startswith(kind) else kind
     data, url, name, file = (each if isinstance(each, str) and each else None for each in (data, url, name, file))
     issuer = issuer if file else None
     return Media(_ALIASES.get(kind, kind), data and _standard(data), url, name, file, issuer, block)

@@ -71,7 +71,14 @@ def written_call(part: Any, _: Note | None = None) -> Block:
     return {"id": part.id, "type": kind, kind: body} | extra
 
 
+def note_failure(part: Result, note: Note) -> None:
+    """Name a failure, for which OpenAI has no field."""
+    if part.failed:
+        note("only the text of the result says that the tool failed")
+
+
 def _written_result(part: Result, note: Note) -> Block:
+    note_failure(part, note)
     block = {"role": "tool", "content": written_result(OPENAI, part, note), "tool_call_id": part.id, "name": part.name}
     return {name: value for name, value in block.items() if value or name == "content"}
 

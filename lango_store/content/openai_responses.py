@@ -5,7 +5,7 @@ from typing import Final
 
 from lango_store.content.form import Entry, Form, Note, left_out, own
 from lango_store.content.media import PDF, is_web
-from lango_store.content.openai_chat import image_of, written_call
+from lango_store.content.openai_chat import image_of, note_failure, written_call
 from lango_store.content.parts import Block, Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking
 from lango_store.content.reading import plain, written, written_result
 
@@ -65,6 +65,7 @@ def _written_call(part: Call, _: Note) -> Block:
 
 
 def _written_result(part: Result, note: Note, kind: str = "function_call_output") -> Block:
+    note_failure(part, note)
     return {"type": kind, "call_id": part.id, "output": written_result(RESPONSES, part, note)}
 
 

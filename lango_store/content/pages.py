@@ -6,6 +6,7 @@ from typing import Any, Final
 from lango_store.content.form import Form, Note, left_out
 from lango_store.content.media import PDF, media
 from lango_store.content.parts import Block, Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking
+from lango_store.content.reading import plain_result
 
 # The AI SDK
 
@@ -66,18 +67,16 @@ def _written_source(part: Source, _: Note) -> Block:
     return {"type": "source-url", "sourceId": id or part.url or "", "url": part.url or "", **titled}
 
 
-def tool_part(call: Call, result: Result | None = None) -> Block:
-    """Return a call, and its result if it has one, as a part of a UI message."""
-    part = {"type": f"tool-{call.name}", "toolCallId": call.id, "input": _parsed(call.arguments)}
-    return part | ({"state": "input-available"} if result is None else output(result))
+def tool_part(call: Call) -> Block:
+    """Return a call as a part of a UI message."""
+    kind = f"tool-{call.name}"
+    return {"type": kind, "toolCallId": call.id, "input": _parsed(call.arguments), "state": "input-available"}
 
 
-def output(result: Result) -> Block:
+def output(result: Result, note: Note) -> Block:
     """Return the fields that a result adds to the part of its call."""
     if result.failed:
-        content = result.content
-        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        return {"state": "output-error", "errorText": text}
+        return {"state": "output-error", "errorText": plain_result(result, note)}
     return {"state": "output-available", "output": result.content}
 
 
@@ -115,7 +114,7 @@ AISDK: Final = Form(
         Text: lambda part, _: {"type": "text", "text": part.text},
         Media: _written_file,
         Call: lambda part, _: tool_part(part),
-        Result: lambda part, _: tool_part(Call(part.id or "", part.name or "tool"), part),
+        Result: lambda part, note: tool_part(Call(part.id or "", part.name or "tool")) | output(part, note),
         Thinking: lambda part, _: {"type": "reasoning", "text": part.text} if part.text else None,
         Refusal: left_out,
         Source: _written_source,
@@ -166,10 +165,9 @@ def _written_call(part: Call, _: Note) -> Block:
     return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
 
 
-def _written_result(part: Result, _: Note) -> Block:
-    content = part.content if isinstance(part.content, str) else json.dumps(part.content)
+def _written_result(part: Result, note: Note) -> Block:
     failed = {"metadata": {"failed": True}} if part.failed else {}
-    return {"role": "tool", "toolCallId": part.id or "", "content": content, **failed}
+    return {"role": "tool", "toolCallId": part.id or "", "content": plain_result(part, note), **failed}
 
 
 AGUI: Final = Form(

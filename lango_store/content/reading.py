@@ -172,12 +172,24 @@ def reasoning(message: Readable) -> Thinking | None:
 
 def written_result(form: Form, result: Result, note: Note, role: str = "tool") -> str | list[Block]:
     """Return the content of a result as text, or as blocks of a form. JSON that has no blocks becomes JSON text."""
+    found = _read_result(result)
+    return found if isinstance(found, str) else form.write(found, role, note) or ""
+
+
+def plain_result(result: Result, note: Note) -> str:
+    """Return the content of a result as text, in which the names of attachments stand for them."""
+    found = _read_result(result)
+    return found if isinstance(found, str) else plain(found, note)
+
+
+def _read_result(result: Result) -> str | list[Part]:
+    """Return text, JSON text of other data than blocks, or the parts of blocks."""
     if result.content is None or isinstance(result.content, str):
         return result.content or ""
     found = read(result.content, is_data=True)
     if len(found) == 1 and isinstance(data := found[0], Native) and not data.form and data.like:
         return as_text(result.content)
-    return form.write(found, role, note) or ""
+    return found
 
 
 def written(form: Form, found: Sequence[Part], role: str, note: Note) -> str | list[Block]:

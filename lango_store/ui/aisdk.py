@@ -201,9 +201,12 @@ class _Writer:
             if shown:
                 self.is_open = False
                 yield end, {"type": "finish-step"}
-        for id, result in results:
+        for id, fields in results:
             if self.has_earlier_calls or id in self._streamed:
-                yield (before + _OPEN if self.is_open else end), _output(id, result)
+                yield (
+                    (before + _OPEN if self.is_open else end),
+                    {"type": f"tool-{fields.pop('state')}", "toolCallId": id, **fields},
+                )
 
     def _is_ours(self, message: Message) -> bool:
         return streams.turn_of(message) == self.id or message.turn_no == self.turn_no
@@ -242,10 +245,10 @@ def _position(before: str, chunk: Chunk) -> str:
     return "" if chunk["type"] == "start-step" else before + _OPEN
 
 
-def _shown(message: Message, calls: Calls, note: Note, page: str = "") -> tuple[list[Chunk], list[tuple[str, Result]]]:
-    """Return the parts of a UI message that show a message, and the results of calls of other messages."""
+def _shown(message: Message, calls: Calls, note: Note, page: str = "") -> tuple[list[Chunk], list[tuple[str, Chunk]]]:
+    """Return the parts of a UI message that show a message, and the fields of results of other messages' calls."""
     shown: list[Chunk] = []
-    results: list[tuple[str, Result]] = []
+    results: list[tuple[str, Chunk]] = []
     role, position = message.role.canonical._value_, 0
     for part in parts(message):
         is_provider = isinstance(part, Native) and part.form != AISDK.name and isinstance(part.like, Call | Result)
@@ -259,11 +262,11 @@ def _shown(message: Message, calls: Calls, note: Note, page: str = "") -> tuple[
             id = calls.answered(part)
             own = [each for each in shown if id is not None and each.get("toolCallId") == id]
             for each in own:
-                each |= output(part)
+                each |= output(part, note)
             if id is None:
                 note(f"the result {part.id!r} has no call on the page, and is left out")
             elif not own:
-                results.append((id, part))
+                results.append((id, output(part, note)))
         elif (block := AISDK.block(part, role, note)) and block.get("text") != "":
             shown.append(block)
     return shown, results
@@ -278,11 +281,6 @@ def _tool_chunks(part: Chunk) -> Iterator[Chunk]:
     if part["state"] != "input-available":
         fields: Chunk = {field: part[field] for field in ("output", "errorText") if field in part}
         yield {"type": f"tool-{part['state']}", "toolCallId": id, **fields, **ran}
-
-
-def _output(id: str, result: Result) -> Chunk:
-    fields = output(result)
-    return {"type": f"tool-{fields.pop('state')}", "toolCallId": id, **fields}
 
 
 def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> Messages:
@@ -328,11 +326,11 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
                     part |= {"state": "approval-requested", "approval": {"id": suspension.id, **reason}}
         elif message.role in (MessageRole.USER, MessageRole.SYSTEM) and shown:
             page.append({"id": message.id or f"seq-{message.seq}", "role": str(message.role), "parts": shown})
-        for call, result in results:
+        for call, fields in results:
             if turn and message.turn_no is not None and page and owners.get(call) is page[-1]:
                 answers.setdefault(turn, page[-1])
             if (part := tools.get(call)) is not None:
-                part |= output(result)
+                part |= fields
     return page
 
 

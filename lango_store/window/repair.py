@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store._values.value import Value
-from lango_store.content import Call, Entry, Form, Note, Result, Text, as_object, parts, read
+from lango_store.content import Call, Entry, Form, Note, Result, Text, as_object, ignore, parts, read
 from lango_store.content.reading import output_of
 from lango_store.content.text import sound
 
@@ -252,7 +252,8 @@ class Repairer:
                 yield result
             elif self._close:
                 self.note(message, "unfinished call", f"call {call.id!r} has no result: the prompt says so")
-                yield Entry(None, "tool", [Result(call.id or None, call.name or None, UNFINISHED, True)], entry.note)
+                unfinished = Result(call.id or None, call.name or None, UNFINISHED, True)
+                yield Entry(None, "tool", [unfinished], ignore)
 
     def _valid_calls(self, message: Message, calls: Sequence[Call], rules: Rules) -> list[Call]:
         valid: list[Call] = []
