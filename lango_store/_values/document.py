@@ -247,6 +247,9 @@ def _part(part: Part, render: Callable[[str], str]) -> str:
             return _paragraph(part.text, render)
         case Media() if part.is_image and (match := _IMAGE.fullmatch(part.uri or "")):
             return f'<img src="{match[0]}" alt="{match[1].upper()} image">'
+        case Media():
+            shown = {"type": part.label, "url": part.url, "file": part.file}
+            return _block(shown | ({"data": f"{len(part.data):,} characters in base64"} if part.data else {}))
         case Thinking() if part.text:
             name = '<span class="name">thinking</span>'
             return f"<details><summary>{name}</summary>{_paragraph(part.text, render)}</details>"

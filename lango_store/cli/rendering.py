@@ -8,10 +8,11 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from lango_store import content as contents
 from lango_store._values.model import Draft, Message, MessageRole, OpenTurn, SessionInfo, ToolCall
 from lango_store._values.usage import describe, numbers_of
 from lango_store.cli.output import one_line, printable, quantity
-from lango_store.content import text_of, texts_of
+from lango_store.content import Call, Media, Native, Part, Refusal, Result, Source, Thinking, read, text_of, texts_of
 from lango_store.errors import DamagedMessage
 
 _MAX_LINES, _MAX_LINE = 12, 1_000
@@ -94,10 +95,32 @@ def _call(call: ToolCall) -> str:
 
 
 def _content(content: Any) -> str:
-    parts = texts_of(content)
-    if parts is not None:
-        return "\n".join(map(_plain, parts))
-    return content if isinstance(content, str) else _json(content, indent=2)
+    if isinstance(content, str):
+        return content
+    found = read(content)
+    if any(isinstance(part, Native) and not part.form for part in found):
+        parts = texts_of(content)
+        return _json(content, indent=2) if parts is None else "\n".join(map(_plain, parts))
+    return "\n".join(map(_part, found))
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, Native) and part.like is not None:
+        part = part.like
+    match part:
+        case contents.Text() | Refusal():
+            return part.text
+        case Thinking():
+            return f"(thinking) {part.text}"
+        case Media():
+            return f"[{part.label}]{f' {part.url}' if part.url else ''}"
+        case Call():
+            return f"→ {part.name}({'' if part.arguments is None else _plain(part.arguments)})"
+        case Result():
+            return f"← {part.name or part.id or ''}{' failed' if part.failed else ''}: {_content(part.content)}"
+        case Source():
+            return f"[{part.title or 'source'}] {part.url or ''}"
+    return _json(part.block)
 
 
 def _plain(value: Any) -> str:

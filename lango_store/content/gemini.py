@@ -76,8 +76,9 @@ def _signed(block: Block, fields: Block) -> Block:
     return block if signature is None else {**block, "thought_signature": signature}
 
 
-def _written_text(part: Text, _: Note) -> Block:
-    return _signed({"text": part.text}, part.block or {})
+def _written_text(part: Text, _: Note) -> Block | None:
+    block = _signed({"text": part.text}, part.block or {})
+    return block if part.text.strip() or len(block) > 1 else None  # a signature may come with an empty text
 
 
 def _written_media(part: Media, _: Note) -> Block | None:
@@ -128,7 +129,7 @@ def render(entries: Sequence[Entry]) -> list[Block]:
     return contents
 
 
-_ADMITTED: Final = (Text, Media, Call, Result, Native)
+_ADMITTED: Final = (Text, Media, Call, Result)
 GEMINI: Final = Form(
     "gemini",
     {"": _part},
@@ -142,9 +143,8 @@ GEMINI: Final = Form(
         Source: left_out,
         Native: own("gemini"),
     },
-    {"user": _ADMITTED, "assistant": (*_ADMITTED, Thinking), "tool": (Text,), "system": (Text,)},
+    {"user": _ADMITTED, "assistant": (*_ADMITTED, Thinking, Native), "tool": (Text,), "system": (Text,)},
     render,
-    has_blank_text=False,
 )
 ADK: Final = replace(GEMINI, name="adk", readers={}, render=None)
 """The events of ADK, which have Gemini's parts."""

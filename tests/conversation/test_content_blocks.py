@@ -76,14 +76,14 @@ def test_show_command_prints_the_text_of_text_blocks(make_sqlite: MakeDatabase, 
     assert '"text"' not in "".join(lines)
 
 
-def test_show_command_prints_blocks_that_are_not_text_as_json(make_sqlite: MakeDatabase) -> None:
+def test_show_command_names_attachments_and_prints_unknown_blocks_as_json(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     call = ToolCall(id="c1", name="look", output=OPENAI)
     with Store(url) as store:
         store.create("k", messages=[message(WITH_IMAGE), Message.tool(tool_calls=[call]), message([{"a": 1}])])
     output = run("sessions", "show", "k", "--url", url).stdout
     lines = [line.strip("│ ") for line in output.splitlines()]
-    assert lines[lines.index("What is this?") + 1].startswith('{"type": "image_url"')
+    assert lines[lines.index("What is this?") + 1] == "[image/png attachment] https://a.example/fjord.png"
     assert "← look: What is" in lines
     assert '"a": 1' in lines
 
@@ -101,5 +101,5 @@ def test_history_returns_text_blocks_as_blocks_or_with_nested_false_as_text(stor
     assert nested[1]["content"] == WITH_IMAGE
     assert nested[3]["content"] == "What is\n\nthis?"
     assert [block["type"] for block in nested[4]["content"]] == ["text", "text"]
-    assert nested[4]["content"][1]["text"] == "[image attachment]"
+    assert nested[4]["content"][1]["text"] == "[image/png attachment]"
     assert [each["content"] for each in flat] == [text_of(blocks), WITH_IMAGE, None, text_of(blocks), WITH_IMAGE]

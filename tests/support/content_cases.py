@@ -18,6 +18,7 @@ from lango_store.content import (
     Text,
     Thinking,
     as_object,
+    ignore,
     parts,
     read,
     written_result,
@@ -52,7 +53,7 @@ SIGNED: Final[dict[str, dict[str, Any]]] = {
 """Signed thinking, by the form that can read the signature."""
 
 NATIVE: Final[dict[str, dict[str, Any]]] = {
-    "anthropic": {"type": "container_upload", "file_id": "file_1"},
+    "anthropic": {"type": "compaction", "content": None},
     "gemini": {"executable_code": {"language": "PYTHON", "code": "1 + 1"}},
     "openai-responses": {
         "type": "web_search_call",
@@ -129,7 +130,7 @@ def stored(form: Form, log: Log, note: Note) -> list[Message]:
 
 
 def _reads(form: Form, part: Part, role: str) -> bool:
-    written = form.writers[type(part)](part, str) if type(part) in form.roles[role] else None
+    written = form.writers[type(part)](part, ignore) if type(part) in form.roles[role] else None
     return written is not None and type(part) in map(type, read([written]))
 
 
@@ -179,6 +180,11 @@ def flat(log: Iterable[Part], *, with_signatures: bool = True) -> list[Any]:
 # Reading what was written for another system
 
 
+def page_of(protocol: str, messages: list[Message]) -> Any:
+    """Return the messages of a page."""
+    return _PAGES[protocol](Session(key="k", created_at=_NOW, updated_at=_NOW, messages=messages))
+
+
 def written_for(form: Form, messages: list[Message]) -> tuple[list[Any], list[str]]:
     """Return what a form writes for messages: a prompt, a page or stored messages; and what it names as missing."""
     if form.render is not None:
@@ -186,7 +192,7 @@ def written_for(form: Form, messages: list[Message]) -> tuple[list[Any], list[st
         # Calls of Gemini have no ids, which is the only other repair.
         return list(prompt), [repair.text for repair in prompt.repairs if repair.kind != "id"]
     if form.name in _PAGES:
-        page = _PAGES[form.name](Session(key="k", created_at=_NOW, updated_at=_NOW, messages=messages))
+        page = page_of(form.name, messages)
         return list(page), [repair.text for repair in page.repairs]
     notes: list[str] = []
     log: Log = [(message.role.canonical.value, parts(message)) for message in messages]

@@ -127,6 +127,17 @@ def _responses(items: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{number}: reasoning without the item that follows it"
 
 
+_RAN: Final = ("web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "mcp")
+_ANTHROPIC: Final[dict[str, set[str]]] = {
+    "user": {"text", "image", "document", "search_result", "tool_result", "container_upload"},
+    "assistant": {
+        "text", "tool_use", "thinking", "redacted_thinking", "container_upload", "server_tool_use", "mcp_tool_use",
+        "compaction", *(f"{name}_tool_result" for name in _RAN),
+    },
+}  # fmt: skip
+"""The blocks of the messages of a request, by role."""
+
+
 def _anthropic(prompt: Sequence[dict[str, Any]]) -> Iterator[str]:
     turns: list[tuple[str, list[dict[str, Any]]]] = []
     for role, group in groupby(prompt, lambda message: message["role"]):
@@ -154,7 +165,7 @@ def _anthropic(prompt: Sequence[dict[str, Any]]) -> Iterator[str]:
         if asked and role != "assistant":
             yield f"{number}: calls of a user"
         for block in blocks:
-            yield from _anthropic_block(number, block)
+            yield from _anthropic_block(number, role, block)
         if blocks and blocks[-1]["type"] in ("thinking", "redacted_thinking"):
             yield f"{number}: thinking at the end"
     last = turns[-1] if turns else ("user", [])
@@ -162,7 +173,7 @@ def _anthropic(prompt: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield "white space at the end of the final answer"
 
 
-def _anthropic_block(number: int, block: dict[str, Any]) -> Iterator[str]:
+def _anthropic_block(number: int, role: str, block: dict[str, Any]) -> Iterator[str]:
     if block["type"] == "text" and not block["text"].strip():
         yield f"{number}: blank text"
     if block["type"] == "tool_use" and not (isinstance(block["input"], dict) and _NAME.fullmatch(block["name"])):
@@ -174,12 +185,9 @@ def _anthropic_block(number: int, block: dict[str, Any]) -> Iterator[str]:
         if not isinstance(content, str) and not _has_only(content, "text", "image", "document", "search_result"):
             yield f"{number}: result {content!r}"
         for each in content if isinstance(content, list) else ():
-            yield from _anthropic_block(number, each)
-    if block["type"] not in (
-        "text", "image", "document", "search_result", "tool_use", "tool_result", "thinking", "redacted_thinking",
-        "server_tool_use",
-    ):  # fmt: skip
-        yield f"{number}: block {block['type']}"
+            yield from _anthropic_block(number, role, each)
+    if block["type"] not in _ANTHROPIC[role]:
+        yield f"{number}: block {block['type']} of the role {role}"
 
 
 def _gemini(contents: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -196,8 +204,10 @@ def _gemini(contents: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{number}: calls that do not follow a user's content"
         if not parts:
             yield f"{number}: no parts"
+        kinds = {"text", "inline_data", "file_data", "function_call", "function_response"}
+        if content["role"] == "model":
+            kinds |= {"executable_code", "executableCode", "code_execution_result", "codeExecutionResult"}
         for part in parts:
-            kinds = {"text", "inline_data", "file_data", "function_call", "function_response", "executable_code"}
             if kinds.isdisjoint(part):
                 yield f"{number}: part {part}"
             if part.get("text") == "" and "thought_signature" not in part:
