@@ -2,7 +2,7 @@
 
 from lango_store.ui.agui import AGUIStream, agui, agui_messages, from_agui
 from lango_store.ui.aisdk import AISDKStream, aisdk, aisdk_messages, from_aisdk
-from lango_store.ui.streams import ChatRequest
+from lango_store.ui.streams import ChatRequest, Messages
 
-__all__ = ["AGUIStream", "AISDKStream", "ChatRequest", "agui", "agui_messages", "aisdk", "aisdk_messages"]
+__all__ = ["AGUIStream", "AISDKStream", "ChatRequest", "Messages", "agui", "agui_messages", "aisdk", "aisdk_messages"]
 __all__ += ["from_agui", "from_aisdk"]
