@@ -98,10 +98,12 @@ READERS: Final = {
 }
 
 
-def _written_text(part: Text, _: Note) -> Block:
+def _written_text(part: Text, _: Note) -> Block | None:
     block = part.block
     if block and block.get("type") in _TEXTS:
         return block
+    if not part.text.strip():  # which is refused
+        return None
     return kept({"type": "text", "text": part.text}, part, _MARK, "citations")
 
 
@@ -209,7 +211,6 @@ ANTHROPIC: Final = Form(
         "system": (Text,),
     },
     render,
-    has_blank_text=False,
 )
 CLAUDE: Final = replace(ANTHROPIC, name="claude", readers={}, render=None)
 """The transcripts of Claude."""

@@ -50,7 +50,6 @@ class Form:
         roles: The kinds of parts that a message of a role can have, for "user", "assistant", "tool" and "system". A
             kind that is not in it is written as text, or left out.
         render: Writes entries as messages, for forms that are prompts.
-        has_blank_text: If a text may be only white space. Otherwise such a text is left out.
     """
 
     name: str
@@ -58,7 +57,6 @@ class Form:
     writers: Mapping[type, Writer]
     roles: Mapping[str, Iterable[type]]
     render: Callable[[Sequence["Entry"]], list[Block]] | None = None
-    has_blank_text: bool = True
     _by_role: dict[str, dict[type, Writer]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -79,8 +77,6 @@ class Form:
         """Return one part as a block; None if it is left out."""
         kind = type(part)
         writer = self._by_role[role].get(kind)
-        if kind is Text and not self.has_blank_text and part.text.isspace():  # type: ignore[union-attr]
-            return None
         written = None if writer is None else writer(part, note)
         if written is None:
             text = in_words(part, note)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from lango_store.content.form import ARRANGED, Entry, Form, Note, ignore, left_out, own
+from lango_store.content.form import ARRANGED, Entry, Form, Note, left_out, own
 from lango_store.content.media import full_type, media
 from lango_store.content.parts import Block, Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking
 from lango_store.content.reading import plain_result

@@ -22,6 +22,8 @@ BLOCKS: Final[dict[str, list[Any]]] = {
         {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
         {"type": "file", "file": {"file_id": "file-1"}},
         {"type": "refusal", "refusal": "I will not."},
+        {"type": "function", "id": "call_1", "function": {"name": "search", "arguments": '{"query": "tides"}'}},
+        {"type": "custom", "id": "call_9", "custom": {"name": "run", "input": "ls"}},
     ],
     "openai-responses": [
         {"type": "input_text", "text": "asked"},
