@@ -175,8 +175,14 @@ def _marked(blocks: list[Block]) -> Iterator[Block]:
             yield block
 
 
+def _is_document(part: Part) -> bool:
+    return type(part) is Text and part.block is not None and part.block.get("type") in _TEXTS
+
+
 def _answer(entry: Entry) -> Any:
-    content = written(ANTHROPIC, entry.parts, "assistant", entry.note)
+    # Only a user's message may have documents and search results.
+    parts = [Text(part.text) if _is_document(part) else part for part in entry.parts]
+    content = written(ANTHROPIC, parts, "assistant", entry.note)
     if isinstance(content, str):
         return content.rstrip()
     ran = {block.get("id") for block in content}
