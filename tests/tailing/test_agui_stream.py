@@ -200,8 +200,9 @@ def test_stored_messages_are_messages_of_ag_ui(store: Store) -> None:
     system, asked, reasoning, asking, first, second, answer = agui_messages(conversation.get())
     assert system == {"id": "s1", "role": "system", "content": "Be brief."}
     named = {"type": "text", "text": "[image attachment]"}
-    picture["source"]["mimeType"] = "image/png"  # its file extension says so
-    assert asked == {"id": "q1", "role": "user", "content": [{"type": "text", "text": "Weather?"}, picture, named]}
+    source = {"type": "url", "value": "https://example.com/a.png", "mimeType": "image/png"}  # of its extension
+    shown = {"type": "image", "source": source}
+    assert asked == {"id": "q1", "role": "user", "content": [{"type": "text", "text": "Weather?"}, shown, named]}
     assert (reasoning["role"], reasoning["content"]) == ("reasoning", "Oslo")
     assert asking["content"] == "Let me see."
     function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
