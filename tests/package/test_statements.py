@@ -15,7 +15,7 @@ BUILT_PER_CALL = {
     "_rooms/usage/report.py": 1,  # filters and groups, row by row
     "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
     "_operations/log/changes.py": 1,  # all sessions of a table whose rows refer to messages, for `examine`
-    "_operations/maintenance/examination.py": 13,  # all sessions, row by row, and repairs
+    "_operations/maintenance/examination.py": 12,  # all sessions, row by row, and repairs
     "_operations/session/expiry.py": 6,  # the filters of a purge, and lists of keys, by which Citus chooses servers
     "_operations/session/levels.py": 1,  # ranges of keys
     "_operations/log/messages.py": 1,  # any condition, for `turns`

@@ -264,19 +264,6 @@ def test_examine_finds_and_repairs_an_inbox_without_rows(store: Store) -> None:
     assert [each.key for each in store.owed().items] == ["other"]
 
 
-def test_examine_finds_and_repairs_an_inbox_for_which_no_turn_is_owed(store: Store) -> None:
-    put(store)
-    put(store, "other")
-    spoil(store, "UPDATE lango_session SET owed_at = NULL, waiting = NULL WHERE key = 'k'")  # as in an older backup
-    assert [(each.name, each.subject) for each in store.maintenance.examine() if each.name != "settings"] == [
-        ("overlooked inbox", "k")
-    ]
-    store.maintenance.examine(repair=True)
-    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
-    assert sorted(each.key for each in store.owed().items) == ["k", "other"]
-    assert work(store, answer) == 2
-
-
 def test_turn_that_a_previous_release_ended_after_the_upgrade_is_not_run(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     turn = conversation.turn("t").__enter__()

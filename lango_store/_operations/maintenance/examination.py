@@ -121,21 +121,13 @@ def _unused_payloads(connection: sa.Connection) -> Iterator[Fault]:
 
 
 _AWAITS_NOTHING: Final = sa.and_(owed.has(owed.IN_INBOX), ~sa.exists().where(of_session(INBOX, SESSION.c.key)))
+"""The condition that a session waits for a turn that takes its inbox, which has no messages."""
 
 
 def _empty_inboxes(connection: sa.Connection) -> Iterator[Fault]:
     for key in connection.scalars(sa.select(SESSION.c.key).where(_AWAITS_NOTHING)):
         detail = f"session {key!r} waits for a turn that takes its inbox, which has no messages"
         yield _shown(key), detail, "doctor --repair ends the wait; put the messages again if they are not answered"
-
-
-_IS_OVERLOOKED: Final = sa.and_(~owed.has(owed.IN_INBOX), sa.exists().where(of_session(INBOX, SESSION.c.key)))
-
-
-def _overlooked_inboxes(connection: sa.Connection) -> Iterator[Fault]:
-    for key in connection.scalars(sa.select(SESSION.c.key).where(_IS_OVERLOOKED)):
-        detail = f"session {key!r} has messages in its inbox, but waits for no turn: workers do not see them"
-        yield _shown(key), detail, "doctor --repair makes a turn due"
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
@@ -163,7 +155,7 @@ def _rewrite_times(connection: sa.Connection, finding: Finding) -> bool:
         wrong = dialect_of(connection).is_malformed_time(column)
         of_owner = key_column(column.table) == finding.subject
         for (text,) in connection.execute(sa.select(stored).where(of_owner, column.is_not(None), wrong).distinct()):
-            with suppress(ValueError):
+            with suppress(ValueError, TypeError):  # a TypeError for text that is not UTF-8
                 moment = datetime.fromisoformat(text)
                 if moment.tzinfo is not None:
                     is_stored = sa.and_(of_owner, stored == text)
@@ -283,7 +275,6 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "missing payload": _missing_payloads,
     "unused payload": _unused_payloads,
     "empty inbox": _empty_inboxes,
-    "overlooked inbox": _overlooked_inboxes,
     "time in another form": _times,
     "unreadable session": _sessions,
     **{name: _unreadable(*tables) for name, tables in UNREADABLE.items()},
@@ -321,10 +312,6 @@ def repair(connection: sa.Connection, finding: Finding, *, delete_unreadable: bo
         _lock(connection, finding.subject)
         awaiting = sa.update(SESSION).where(of_session(SESSION, finding.subject), _AWAITS_NOTHING)
         connection.execute(awaiting.values(owed.EMPTIED))
-    elif finding.name == "overlooked inbox":
-        _lock(connection, finding.subject)
-        overlooked = sa.update(SESSION).where(of_session(SESSION, finding.subject), _IS_OVERLOOKED)
-        connection.execute(overlooked.values(owed.arrived(owed.IN_INBOX, SESSION.c.updated_at)))
     elif finding.name == "row without message":
         _lock(connection, finding.subject)
         changes.delete_orphans(connection, finding.subject)
