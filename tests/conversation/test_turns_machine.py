@@ -248,6 +248,8 @@ class Machine(RuleBasedStateMachine):
             session.release(saved=True)
             is_last, open_turn = False, session.failed_turn
             is_due = session.is_owed(now) and not session.given_up
+        if is_due and not is_last and session.drop_answered():
+            is_due = False
 
         def handle(own: Conversation, turn: RunningTurn) -> None:
             run.append(turn)

@@ -243,6 +243,14 @@ def test_handler_is_not_called_for_an_inbox_without_rows(either_store: Store) ->
     assert work(either_store, answer) == 1
 
 
+def test_handler_is_not_called_for_a_question_that_a_saved_turn_has_stored(either_store: Store) -> None:
+    conversation = put(either_store, id="q")
+    conversation.save_turn([message("question", id="q"), Message.assistant("answer")], id="t")
+    assert work(either_store, answer) == 0
+    assert (owed(either_store), conversation.inbox.list()) == ([], [])
+    assert contents(conversation.messages()) == ["question", "answer"]
+
+
 def test_interrupted_turn_of_a_session_with_an_inbox_without_rows_is_continued_once(either_store: Store) -> None:
     conversation = put(either_store)
     interrupt(conversation, "t")

@@ -161,9 +161,9 @@ class ModelSessionWithTurns(ModelSession):
             m.model_copy(update={"id": m.id or self.given(attempt, generated)})
             for m, generated in zip(self.inbox, ids, strict=True)
         ]
-        self.has_taken |= bool(self.inbox)
         self.inbox = []
         stored = self.append(now, new)
+        self.has_taken |= any(m.turn_no is None for m in stored)
         self.taken_by |= {m.seq: attempt.turn_id for m in stored if m.turn_no is None}
         attempt.add(stored)
         return stored
@@ -227,6 +227,16 @@ class ModelSessionWithTurns(ModelSession):
         """Return whether the session is owed a turn that is not running."""
         interrupted = self.failed_turn is not None or self.holder is not None
         return not self.is_held(now) and (interrupted or bool(self.inbox) or self.has_taken)
+
+    def drop_answered(self) -> bool:
+        """Empty the inbox if saved turns have stored all its messages, and nothing else is owed."""
+        stored = [self.with_id(m.id) for m in self.inbox if m.id is not None]
+        is_answered = bool(self.inbox) and all(m is not None and m.turn_no is not None for m in stored)
+        if self.open_turn is None and not self.has_taken and is_answered and len(stored) == len(self.inbox):
+            self.inbox, self.attempts = [], 0
+            self.failed_turn = self.first_taker(None) if self.others_taken else None
+            return True
+        return False
 
     def fail(self, now: datetime, attempts: int, pause: timedelta) -> None:
         """End the open turn of a worker whose handler has failed."""

@@ -142,6 +142,7 @@ def take(
     taken = appends.append_new_ids(connection, now, key, Batch(new, threshold), Expected(lease=lease))
     seqs = json.dumps([each.seq for each in taken])
     _mark_taken.run_many(connection, [{"key": key, "seqs": seqs, "turn_id": turn_id}])
-    for statement in (_delete_all, _note_taken):
+    is_any_of_turn = any(each.turn_no is None for each in taken)  # the id of another may name one of a saved turn
+    for statement in (_delete_all, _note_taken if is_any_of_turn else _note_empty):
         statement.run_many(connection, [{"key": key}])
     return taken
