@@ -57,6 +57,8 @@ class ModelSessionWithTurns(ModelSession):
         """The turn that gave a message its id, by id."""
         self.taken_by: dict[int, str] = {}
         """The turn that took a message from the inbox, by seq."""
+        self.written_by: dict[int, str] = {}
+        """The turn that appended a message, by seq."""
         self.failed_turn: str | None = None
         """The turn that is to be tried again, if no turn is open."""
         self.has_taken = False
@@ -107,8 +109,8 @@ class ModelSessionWithTurns(ModelSession):
         return self.holder.turn_id if self.holder is not None else self.failed_turn
 
     def is_of(self, turn_id: str, m: Message) -> bool:
-        """Return whether an attempt of the turn gave the message its id, or took it from the inbox."""
-        return turn_id in (self.turn_of_id.get(m.id), self.taken_by.get(m.seq))
+        """Return whether an attempt of the turn gave the message its id, appended it, or took it from the inbox."""
+        return turn_id in (self.turn_of_id.get(m.id), self.written_by.get(m.seq), self.taken_by.get(m.seq))
 
     def append_in_turn(
         self, now: datetime, attempt: ModelAttempt, new: Sequence[Message], ids: Sequence[str | None]
@@ -123,6 +125,7 @@ class ModelSessionWithTurns(ModelSession):
             attempt.forget_draft()
             self.drafts.pop(attempt.draft_id, None)
         stored = self.append(now, identified)
+        self.written_by |= {m.seq: attempt.turn_id for m in stored if not m.replayed}
         attempt.add(stored)
         return stored
 
