@@ -151,8 +151,7 @@ def test_turns_are_ordered_by_turn_no_even_if_the_database_uses_no_index(make_po
     with Store(make_postgres()) as store:
         conversation = store.open("k")
         conversation.save_turn(messages(3), {"tier": "a"})
-        conversation.pop_message()
-        conversation.pop_message()
+        conversation.truncate(after=1)
         vacuum(store)  # leaves free space before the row of the first turn
         conversation.save_turn(messages(1), {"tier": "b"})
         vacuum(store)  # PostgreSQL then reads the few rows without an index, in table order
@@ -165,26 +164,9 @@ def vacuum(store: Store) -> None:
         connection.exec_driver_sql("VACUUM (ANALYZE) lango_turn")
 
 
-def test_pop_message_of_the_only_message_of_a_turn_removes_the_turn(store: Store) -> None:
-    conversation = store.open("k")
-    conversation.save_turn(messages(2), {"tokens": 1})
-    conversation.pop_message()
-    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns.list()] == [(1, 1)]
-    conversation.pop_message()
-    assert (conversation.turns.list(), conversation.info().turn_count) == ([], 0)
-
-
-def test_pop_message_keeps_a_later_empty_turn(store: Store) -> None:
-    conversation = store.open("k")
-    conversation.save_turn(messages(2))
-    conversation.save_turn([], {"tokens": 1})
-    conversation.pop_message()
-    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns.list()] == [(1, 1), (3, 2)]
-
-
 def test_truncate_removes_an_empty_turn_after_the_seq(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
-    conversation.edits.delete(2)
+    conversation.truncate(after=1)
     conversation.save_turn([], {"tokens": 1})
     before = conversation.info()
     assert conversation.truncate(after=1) == 0
@@ -282,7 +264,7 @@ def test_turn_includes_a_stored_question_if_the_answer_directly_follows_it(store
     assert (again.replayed, [m.content for m in again.messages]) == (True, ["q", "a"])
 
 
-@pytest.mark.parametrize("between", ["a message", "a turn", "an edit"])
+@pytest.mark.parametrize("between", ["a message", "a turn"])
 def test_turn_excludes_the_question_if_another_write_comes_between_it_and_the_answer(
     store: Store, between: str
 ) -> None:
@@ -294,8 +276,6 @@ def test_turn_excludes_the_question_if_another_write_comes_between_it_and_the_an
         conversation.append_message(question)
     if between == "a message":
         conversation.append_message(message("other"))
-    elif between == "an edit":
-        conversation.edits.redact("q")
     before = conversation.find_message("q")
     turn = conversation.save_turn([question, message("a", id="a", role="assistant")])
     assert turn.first_seq == turn.last_seq == turn.messages[1].seq

@@ -5,6 +5,7 @@ from operator import attrgetter
 
 import pytest
 from support.factories import message, messages
+from support.session_checks import assert_sound
 
 from lango_store import SessionExists, SessionNotFound, Store
 from lango_store.testing import Clock
@@ -132,3 +133,13 @@ def test_last_consolidated_of_a_fork_is_at_most_the_number_of_messages(
     store.create("k", messages=messages(4))
     store.conversation("k").update(last_consolidated=2)
     assert store.conversation("k").fork("f", upto=upto).info().last_consolidated == consolidated
+
+
+def test_fork_copies_the_current_values(store: Store) -> None:
+    k = store.open("k", messages=messages(3))
+    k.values.set({"a": 1, "b": None})
+    for fork in (k.fork("whole"), k.fork("part", upto=1)):
+        assert fork.values.get() == {"a": 1, "b": None}
+        fork.values.set({"a": 2})
+    assert k.values.get() == {"a": 1, "b": None}
+    assert_sound(store)

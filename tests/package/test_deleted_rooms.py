@@ -21,16 +21,12 @@ TESTS = [
 """Tests of the core that call no method of a room."""
 CHECKED = ["__init__.py", *(part for part in rooms.CORE if "/" not in part)]
 MYPY = "-m mypy --config-file pyproject.toml --cache-dir"
-STILL_FORK = pytest.mark.xfail(raises=AssertionError, reason="ten of these tests of the core still fork sessions")
 PYTEST = "-m pytest -p no:cacheprovider -m"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "room",
-    [pytest.param(room, marks=STILL_FORK) if room == "forks" else room for room in ROOMS],
-)
+@pytest.mark.parametrize("room", ROOMS)
 def test_core_works_without_the_room(room: str, tmp_path: Path) -> None:
     copy = copy_project(tmp_path / "project")
     assert room in delete(copy, room)

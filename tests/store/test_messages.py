@@ -69,14 +69,15 @@ def test_messages_are_in_order_of_seq_even_without_an_index_and_despite_concurre
 ) -> None:
     def delete_pending(_: str, __: float) -> None:
         while to_delete:
-            store.conversation("k").edits.delete(to_delete.pop())
+            store.conversation("k").truncate(after=to_delete.pop() - 1)
 
     to_delete: list[int] = []
     url = f"{make_postgres()}&options=-cenable_indexscan%3Doff%20-cenable_bitmapscan%3Doff"
     with Store(url) as store, Store(url, on_statement=delete_pending) as reader:
         conversation = reader.open("k")
         turn = conversation.save_turn(messages(4))
-        store.conversation("k").edits.update(1, message("new"))  # moves its row after the others
+        with store.engine.begin() as connection:  # moves its row after the others
+            connection.exec_driver_sql("UPDATE lango_message SET text = 'new' WHERE seq = 1")
         for read in (
             conversation.messages(),
             conversation.all_messages(),
@@ -86,8 +87,8 @@ def test_messages_are_in_order_of_seq_even_without_an_index_and_despite_concurre
             assert seqs(read) == [1, 2, 3, 4]
         assert [each["content"] for each in conversation.history(last=4)] == ["new", *contents(turn.messages)[1:]]
         assert seqs(conversation.messages(last=1)) == [4]
-        to_delete.append(3)  # between two statements of a load
-        assert seqs(conversation.get().messages) == [1, 2, 4]
+        to_delete.append(4)  # between two statements of a load
+        assert seqs(conversation.get().messages) == [1, 2, 3]
 
 
 @pytest.mark.slow
@@ -110,9 +111,6 @@ def test_token_counter_is_not_called_for_invalid_messages(url: str) -> None:
         store.create("k")
         with pytest.raises(InvalidMessage, match="not a Message"):
             store.append_message("k", "hello")  # type: ignore[arg-type]
-        store.append_message("k", message())
-        with pytest.raises(InvalidMessage, match="not a Message"):
-            store.conversation("k").edits.update(1, "hello")  # type: ignore[arg-type]
 
 
 def test_append_with_one_invalid_message_stores_no_message(store: Store) -> None:

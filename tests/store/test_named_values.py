@@ -12,7 +12,6 @@ from support.databases import AS_ROWS_LIE, MakeDatabase
 from support.factories import message, messages
 from support.locks import until_one_waits
 from support.rows import value_names
-from support.session_checks import assert_sound
 from support.statements import watched
 
 from lango_store import InvalidKey, InvalidValue, SessionExpired, SessionNotFound, Store, create_engine
@@ -110,7 +109,7 @@ def test_drop_shared_values_takes_any_number_of_names(store: Store) -> None:
     assert store.shared_values("app").get() == {}
 
 
-# Values and their session: revision, deletion, fork, archive, transactions
+# Values and their session: revision, deletion, archive, transactions
 
 
 def test_write_of_values_changes_revision_but_not_times(store: Store, clock: Clock) -> None:
@@ -155,16 +154,6 @@ def test_values_are_kept_when_messages_are_removed(store: Store) -> None:
     store.conversation("k").truncate(after=1)
     store.conversation("k").clear()
     assert store.conversation("k").values.get() == {"a": 1}
-
-
-def test_fork_copies_the_current_values(store: Store) -> None:
-    k = store.open("k", messages=messages(3))
-    k.values.set({"a": 1, "b": None})
-    for fork in (k.fork("whole"), k.fork("part", upto=1)):
-        assert fork.values.get() == {"a": 1, "b": None}
-        fork.values.set({"a": 2})
-    assert k.values.get() == {"a": 1, "b": None}
-    assert_sound(store)
 
 
 @pytest.mark.slow

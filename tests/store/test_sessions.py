@@ -82,13 +82,8 @@ def test_calls_on_a_missing_session_raise_session_not_found(store: Store) -> Non
         lambda: store.conversation("missing").update(title="x"),
         lambda: store.touch("missing"),
         lambda: store.conversation("missing").clear(),
-        lambda: store.conversation("missing").pop_message(),
-        lambda: store.conversation("missing").edits.update(1, message()),
-        lambda: store.conversation("missing").edits.delete("x"),
-        lambda: store.conversation("missing").edits.redact(1),
         lambda: store.conversation("missing").truncate(after=0),
         lambda: store.conversation("missing").turns.compactions(),
-        lambda: store.conversation("missing").fork("f"),
     ):
         with pytest.raises(SessionNotFound, match="missing"):
             call()
