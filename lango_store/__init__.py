@@ -1,22 +1,14 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
 from lango_store._engine.engine import create_engine, read_only_engine
-from lango_store._features import (
-    Drafts,
-    Edits,
-    Inbox,
-    Maintenance,
-    PendingCompaction,
-    StoreTurns,
-    Turns,
-    Values,
-    Versions,
-)
+from lango_store._features import Edits, Maintenance, Values, Versions
 from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session.lists import Filters, WorkFilters
+from lango_store._parts.turns import PendingCompaction
 from lango_store._rooms.tool_calls.effects import Effect
 from lango_store._rooms.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
 from lango_store._rooms.tool_calls.values import BegunCall, Suspension, SuspensionPage
+from lango_store._rooms.turns_in_progress.groups import Drafts, Inbox, StoreTurns
 from lango_store._rooms.usage.values import UsageRow
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._values.model import (
@@ -47,7 +39,7 @@ from lango_store.aio import (
     AsyncStore,
     AsyncValues,
 )
-from lango_store.conversation import Conversation, RunningTurn
+from lango_store.conversation import Conversation, RunningTurn, Turns
 from lango_store.errors import (
     AlreadyAnswered,
     CallFinished,

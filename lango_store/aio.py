@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from datetime import timedelta
 from typing import Any, Concatenate, Self, TypedDict, Unpack, cast
 
@@ -23,16 +23,17 @@ from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
 from lango_store._features.tail import following
-from lango_store._features.turns_in_progress import working
-from lango_store._operations.session.lists import Filter, Filters, WorkFilters
+from lango_store._operations.session.lists import Filter, Filters
+from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
 from lango_store._rooms.tool_calls import aio as tool_calls
+from lango_store._rooms.turns_in_progress import aio as turns_in_progress
 from lango_store._rooms.usage import aio as usage
 from lango_store._values.events import Event
-from lango_store._values.model import Compaction, Message, SessionInfo, Turn, Unset
+from lango_store._values.model import Compaction, Message, SessionInfo, Unset
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize_async
-from lango_store.conversation import Conversation, RunningTurn
+from lango_store.conversation import Conversation, RunningTurn, Turns
 from lango_store.store import Store, session_pages
 
 
@@ -56,7 +57,7 @@ async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncGenerator[
             yield each
 
 
-class AsyncPendingCompaction(AsyncPart[_features.PendingCompaction]):
+class AsyncPendingCompaction(AsyncPart[PendingCompaction]):
     """A window that waits for its summary: the result of `AsyncConversation.turns.begin_compaction`.
 
     Attributes:
@@ -67,17 +68,14 @@ class AsyncPendingCompaction(AsyncPart[_features.PendingCompaction]):
 
     session: Session = attribute("session")
     window: list[Message] = attribute("window")
-    finish = awaited(_features.PendingCompaction.finish)
+    finish = awaited(PendingCompaction.finish)
 
 
-class AsyncTurns(AsyncPart[_features.Turns]):
+class AsyncTurns(turns_in_progress.InTurns, AsyncPart[Turns]):
     """The methods of `Turns` as coroutines."""
 
-    find = awaited(_features.Turns.find)
-    in_progress = awaited(_features.Turns.in_progress)
-    release = awaited(_features.Turns.release)
-    retry = awaited(_features.Turns.retry)
-    compactions = awaited(_features.Turns.compactions)
+    find = awaited(Turns.find)
+    compactions = awaited(Turns.compactions)
 
     async def begin_compaction(self, *, records: bool = False) -> AsyncPendingCompaction | None:
         """Read the window for a compaction in two steps, as `Conversation.turns.begin_compaction` does.
@@ -88,13 +86,7 @@ class AsyncTurns(AsyncPart[_features.Turns]):
         pending = await self._threads.run(functools.partial(self._twin.begin_compaction, records=records))
         return None if pending is None else AsyncPendingCompaction(self._threads, pending)
 
-    list = awaited(_features.Turns.list)
-
-
-class AsyncStoreTurns(AsyncPart[_features.StoreTurns]):
-    """The methods of `StoreTurns` as coroutines."""
-
-    in_progress = awaited(_features.StoreTurns.in_progress)
+    list = awaited(Turns.list)
 
 
 class AsyncMaintenance(AsyncPart[_features.Maintenance]):
@@ -102,23 +94,6 @@ class AsyncMaintenance(AsyncPart[_features.Maintenance]):
 
     move_payloads = awaited(_features.Maintenance.move_payloads)
     examine = awaited(_features.Maintenance.examine)
-
-
-class AsyncDrafts(AsyncPart[_features.Drafts]):
-    """The methods of `Drafts` as coroutines."""
-
-    keep = awaited(_features.Drafts.keep)
-    drop = awaited(_features.Drafts.drop)
-    list = awaited(_features.Drafts.list)
-
-
-class AsyncInbox(AsyncPart[_features.Inbox]):
-    """The methods of `Inbox` as coroutines."""
-
-    put = awaited(_features.Inbox.put)
-    list = awaited(_features.Inbox.list)
-    drop = awaited(_features.Inbox.drop)
-    redact = awaited(_features.Inbox.redact)
 
 
 class AsyncEdits(AsyncPart[_features.Edits]):
@@ -147,6 +122,25 @@ class AsyncValues(AsyncPart[_features.Values]):
     drop = awaited(_features.Values.drop)
 
 
+class AsyncRunningTurn(tool_calls.InTurn, turns_in_progress.AsyncRunningTurn):
+    """A turn in progress: an asynchronous context manager from `AsyncConversation.turn`.
+
+    See `RunningTurn` for the effects of entering and leaving the block.
+
+    Attributes:
+        id: The id of the turn.
+        replayed: True if the turn was saved before. Then nothing more can be appended.
+        messages: The messages of the turn in the log so far.
+        usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
+        metadata: Your own data to save with the turn, a dict of JSON.
+        stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
+        attempt: In a handler of `AsyncStore.work`, the number of this attempt, from 1. Otherwise 1.
+        draft_text: The text that was written since the last answer was appended.
+    """
+
+    _twin: RunningTurn
+
+
 class StoreOptions(TypedDict, total=False):
     """The keyword arguments of `Store` and `AsyncStore`; `Store` describes them."""
 
@@ -162,7 +156,7 @@ class StoreOptions(TypedDict, total=False):
     replica: str | sa.URL | None
 
 
-class AsyncStore(tool_calls.InStore, usage.InStore):
+class AsyncStore(turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn], tool_calls.InStore, usage.InStore):
     """A store for asyncio: the methods of `Store` as coroutines.
 
     They have the same names, arguments, results and exceptions.
@@ -208,6 +202,8 @@ class AsyncStore(tool_calls.InStore, usage.InStore):
         asyncio.run(main())
         ```
     """
+
+    _turn_type = AsyncRunningTurn
 
     def __init__(self, database: str | sa.URL | sa.Engine | Store, **options: Unpack[StoreOptions]) -> None:
         is_borrowed = isinstance(database, Store)
@@ -257,7 +253,7 @@ class AsyncStore(tool_calls.InStore, usage.InStore):
     ping = awaited(Store.ping)
     position = awaited(Store.position)
 
-    def at(self, position: str | None) -> AsyncStore:
+    def at(self, position: str | None) -> Self:
         """Return a store that sees all writes up to a position, even if it reads from a replica.
 
         This method is not a coroutine. Closing the returned store has no effect: close this one.
@@ -270,17 +266,7 @@ class AsyncStore(tool_calls.InStore, usage.InStore):
         """
         return self._with(self.store.at(position))
 
-    def in_turn(self, turn: AsyncRunningTurn) -> AsyncStore:
-        """Return a store whose writes need the lease of a turn.
-
-        See `Store.in_turn`. This method is not a coroutine.
-
-        Args:
-            turn: A turn in progress, inside its block.
-        """
-        return self._with(self.store.in_turn(turn._twin))
-
-    def _with(self, store: Store) -> AsyncStore:
+    def _with(self, store: Store) -> Self:
         derived = copy.copy(self)
         derived.store = store
         derived._is_derived = True  # it uses the threads of this store
@@ -310,7 +296,6 @@ class AsyncStore(tool_calls.InStore, usage.InStore):
 
     append_message = awaited(Store.append_message)
 
-    turns = group("turns", AsyncStoreTurns)
     maintenance = group("maintenance", AsyncMaintenance)
 
     def shared_values(self, scope: str) -> AsyncValues:
@@ -325,67 +310,6 @@ class AsyncStore(tool_calls.InStore, usage.InStore):
     count = awaited(Store.count)
     search = awaited(Store.search)
     stats = awaited(Store.stats)
-
-    async def work(
-        self,
-        handle: Callable[[AsyncConversation, AsyncRunningTurn], Awaitable[object]],
-        *,
-        concurrency: int = 8,
-        lease: timedelta = timedelta(seconds=30),
-        poll: timedelta = timedelta(seconds=1),
-        attempts: int = 5,
-        backoff: timedelta = timedelta(seconds=5),
-        once: bool = False,
-        **which: Unpack[WorkFilters],
-    ) -> int:
-        """Run the turns that sessions are owed, until the call is cancelled or the process gets SIGTERM.
-
-        See `Store.work`. If the call is cancelled, it cancels the running handlers and releases the leases of their
-        turns, so that other processes continue them at once. A handler whose turn has lost its lease is cancelled too.
-        A handler that something else cancels has failed.
-
-        Args:
-            handle: A coroutine function that runs one turn. It takes an `AsyncConversation` whose writes all need the
-                lease, as those of `in_turn`, and the `AsyncRunningTurn`. It must not block the event loop for as long
-                as the lease.
-            concurrency: The maximum number of turns at the same time, at least 1. Defaults to 8.
-            lease: How long a turn keeps its session if this process dies or is paused, 100 ms to 1 day. Defaults to 30
-                seconds.
-            poll: How long an idle worker waits before it looks for owed turns again, up to 1 day. Defaults to 1 second.
-            attempts: How often a turn is tried before it is given up, at least 1. An attempt whose process died counts
-                only if no other turn was running in this call. Defaults to 5.
-            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long, at most
-                1 day. Defaults to 5 seconds.
-            once: Return as soon as no turn is due. False by default.
-            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
-
-        Returns:
-            The number of turns that were saved.
-
-        Raises:
-            InvalidState: The store belongs to a transaction.
-
-        Example:
-            ```python
-            async def answer(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
-                async for piece in model(await conversation.history()):
-                    await turn.write(piece)
-                await turn.append(Message.assistant(turn.draft_text))
-
-
-            await store.work(answer)
-            ```
-        """
-        options = {"concurrency": concurrency, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
-        worker = self.store._worker(lease, which, **options)
-
-        def run(turn: RunningTurn) -> Awaitable[object]:
-            own = AsyncRunningTurn(self._threads, turn)
-            return handle(self.in_turn(own).conversation(turn.key), own)
-
-        return await working.work_async(self._threads, worker, run)
-
-    owed = awaited(Store.owed)
 
     expire = awaited(Store.expire)
     delete_where = awaited(Store.delete_where)
@@ -426,7 +350,9 @@ class AsyncStore(tool_calls.InStore, usage.InStore):
         await self.close()
 
 
-class AsyncConversation(tool_calls.InConversation, AsyncPart[Conversation]):
+class AsyncConversation(
+    turns_in_progress.InConversation[AsyncRunningTurn], tool_calls.InConversation, AsyncPart[Conversation]
+):
     """A handle for one session: the methods of `Conversation` as coroutines.
 
     They have the same names, arguments, results and exceptions.
@@ -438,9 +364,10 @@ class AsyncConversation(tool_calls.InConversation, AsyncPart[Conversation]):
         key: The session's key.
     """
 
+    _twin: Conversation
+    _turn_type = AsyncRunningTurn
+
     turns = group("turns", AsyncTurns)
-    drafts = group("drafts", AsyncDrafts)
-    inbox = group("inbox", AsyncInbox)
     edits = group("edits", AsyncEdits)
     versions = group("versions", AsyncVersions)
     values = group("values", AsyncValues)
@@ -462,44 +389,6 @@ class AsyncConversation(tool_calls.InConversation, AsyncPart[Conversation]):
 
     save_turn = awaited(Conversation.save_turn)
     total_usage = awaited(Conversation.total_usage)
-
-    def turn(
-        self,
-        id: str | None = None,
-        *,
-        lease: timedelta = timedelta(minutes=2),
-        wait: timedelta | None = None,
-        flush: timedelta = timedelta(milliseconds=250),
-    ) -> AsyncRunningTurn:
-        """Return an asynchronous context manager for a turn, which excludes other turns.
-
-        Entering the block takes the lease of the session, and leaving the block saves the turn. See `RunningTurn`.
-        Waiting for another turn uses no thread and no connection. This method is not a coroutine.
-
-        Args:
-            id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If a turn with this id is
-                already stored, `replayed` is True in the block. Defaults to a new UUIDv7.
-            lease: How long the lease lasts after the last write of the turn, 1 ms to 1 day. After that, another turn
-                may take over. Defaults to 2 minutes.
-            wait: How long to wait for another turn of the session, or for its lease, to end; up to 1 day. Defaults to
-                not waiting.
-            flush: How long to collect pieces of a draft before they are stored, up to 1 day. Defaults to 250 ms.
-
-        Raises:
-            TurnInProgress: On entering the block: another turn has the lease.
-            InvalidState: The conversation belongs to a transaction, which would hide the lease from other processes.
-
-        Example:
-            ```python
-            async with conversation.turn("request-17") as turn:
-                if not turn.replayed:
-                    await turn.append(Message.user("Hello"))
-                    async for piece in model(await conversation.history()):
-                        await turn.write(piece)
-                    await turn.append(Message.assistant(turn.draft_text))
-            ```
-        """
-        return AsyncRunningTurn(self._threads, self._twin.turn(id, lease=lease, wait=wait, flush=flush))
 
     child = opening(Conversation.child)
     children = awaited(Conversation.children)
@@ -572,69 +461,3 @@ class AsyncConversation(tool_calls.InConversation, AsyncPart[Conversation]):
                 return None
             summary = await summarize_async(summarizer, pending.window)
             return await self._threads.run(functools.partial(pending.finish, summary, discard=discard))
-
-
-class AsyncRunningTurn(tool_calls.InTurn):
-    """A turn in progress: an asynchronous context manager from `AsyncConversation.turn`.
-
-    See `RunningTurn` for the effects of entering and leaving the block.
-
-    Attributes:
-        id: The id of the turn.
-        replayed: True if the turn was saved before. Then nothing more can be appended.
-        messages: The messages of the turn in the log so far.
-        usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
-        metadata: Your own data to save with the turn, a dict of JSON.
-        stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
-        attempt: In a handler of `AsyncStore.work`, the number of this attempt, from 1. Otherwise 1.
-        draft_text: The text that was written since the last answer was appended.
-    """
-
-    _twin: RunningTurn
-
-    id: str = attribute("id")
-    replayed: bool = attribute("replayed")
-    messages: list[Message] = attribute("messages")
-    usage: dict[str, Any] | None = attribute("usage")
-    metadata: dict[str, Any] | None = attribute("metadata")
-    stored: Turn | None = attribute("stored")
-    attempt: int = attribute("attempt")
-    draft_text: str = attribute("draft_text")
-
-    def __init__(self, threads: Threads, turn: RunningTurn) -> None:
-        self._threads = threads
-        self._twin = turn
-
-    append = awaited(RunningTurn.append)
-    append_messages = awaited(RunningTurn.append_messages)
-    take_inbox = awaited(RunningTurn.take_inbox)
-    flush = awaited(RunningTurn.flush)
-    interrupt = awaited(RunningTurn.interrupt)
-
-    async def write(self, text: str) -> None:
-        """Add a piece of a streamed answer to the draft, as `RunningTurn.write` does.
-
-        Pieces are collected and stored together, at most once in the time `flush` of `AsyncConversation.turn`. Only
-        storing uses a thread.
-
-        Args:
-            text: The piece.
-
-        Raises:
-            LeaseLost: The turn has lost the lease of the session.
-        """
-        if self._twin.collect(text):
-            await self.flush()
-
-    async def __aenter__(self) -> Self:
-        tries = self._twin.tries()
-        try:
-            while (seconds := await self._threads.run(functools.partial(next, tries, None))) is not None:
-                await asyncio.sleep(seconds)
-        except asyncio.CancelledError:  # the last try may have taken the lease
-            await self._threads.run_to_end(self._twin.abandon)
-            raise
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        await self._threads.run_to_end(functools.partial(self._twin.__exit__, kind, error, None))

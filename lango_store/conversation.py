@@ -13,7 +13,6 @@ from lango_store import _features, window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
 from lango_store._features.tail import following
-from lango_store._features.turns_in_progress import running_turn
 from lango_store._features.versions import undo
 from lango_store._operations.log import edits, payloads, removals, turns
 from lango_store._operations.log import messages as log
@@ -22,10 +21,14 @@ from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session import levels, lists, sessions
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected
+from lango_store._parts import turns as turns_of_session
+from lango_store._parts.groups import SessionPart, session_group
 from lango_store._rooms import prompts
 from lango_store._rooms.forks import groups as forks
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import in_turn
+from lango_store._rooms.turns_in_progress import groups as turns_in_progress
+from lango_store._rooms.turns_in_progress import running_turn
 from lango_store._services import appending, searching
 from lango_store._values.events import Event
 from lango_store._values.model import (
@@ -82,7 +85,22 @@ class RunningTurn(in_turn.InTurn, running_turn.RunningTurn):
     """
 
 
-class Conversation(tool_calls.InConversation, forks.InConversation, _features.SessionPart):
+class Turns(turns_in_progress.InTurns, turns_of_session.Turns):
+    """The turns and compactions of a session: `Conversation.turns`.
+
+    `save_turn`, `turn` and `compact` of the conversation store new ones.
+
+    Attributes:
+        key: The session's key.
+    """
+
+
+class Conversation(
+    turns_in_progress.InConversation[RunningTurn],
+    tool_calls.InConversation,
+    forks.InConversation,
+    SessionPart,
+):
     """A handle for one session.
 
     Methods for one subject are in groups: `turns`, `calls`, `suspensions`, `drafts`, `inbox`, `edits`, `versions` and
@@ -112,19 +130,17 @@ class Conversation(tool_calls.InConversation, forks.InConversation, _features.Se
         ```
     """
 
+    _turn_type = RunningTurn
+
     # Groups of methods
 
-    turns = _features.session_group(_features.Turns)
+    turns = session_group(Turns)
     """The turns and compactions of the session: list and find them, and look at the turn in progress."""
-    drafts = _features.session_group(_features.Drafts)
-    """The drafts of the session: text that turns have streamed and not appended."""
-    inbox = _features.session_group(_features.Inbox)
-    """The inbox of the session: messages that wait for a turn."""
-    edits = _features.session_group(_features.Edits)
+    edits = session_group(_features.Edits)
     """The edits of the log: change, delete and redact messages."""
-    versions = _features.session_group(_features.Versions)
+    versions = session_group(_features.Versions)
     """The versions of the log: list changes and take them back."""
-    values = _features.session_group(_features.Values)
+    values = session_group(_features.Values)
     """The values of the session: JSON by name."""
 
     # The session
@@ -568,48 +584,6 @@ class Conversation(tool_calls.InConversation, forks.InConversation, _features.Se
             return total(usage for key in (self.key, *below) for usage in turns.usages(connection, key))
 
         return self._context.read_together(read)
-
-    # Turns in progress
-
-    def turn(
-        self,
-        id: str | None = None,
-        *,
-        lease: timedelta = timedelta(minutes=2),
-        wait: timedelta | None = None,
-        flush: timedelta = timedelta(milliseconds=250),
-    ) -> RunningTurn:
-        """Return a context manager for a turn, which excludes other turns of the session.
-
-        Entering the block takes the lease of the session, and leaving the block saves the turn. See `RunningTurn`. The
-        lease excludes only other turns: other processes can still read the session, append messages and put messages
-        into the inbox.
-
-        Args:
-            id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If a turn with this id is
-                already stored, `replayed` is True in the block. Defaults to a new UUIDv7.
-            lease: How long the lease lasts after the last write of the turn, 1 ms to 1 day. After that, another turn
-                may take over. Defaults to 2 minutes. A lease does not keep the session from expiring.
-            wait: How long to wait for another turn of the session, or for its lease, to end; up to 1 day. Defaults to
-                not waiting.
-            flush: How long to collect pieces of a draft before they are stored, up to 1 day. Defaults to 250 ms.
-
-        Raises:
-            TurnInProgress: On entering the block: another turn has the lease.
-            InvalidState: The conversation belongs to a transaction (`Store.using`, `transaction` or `transact`), which
-                would hide the lease from other processes.
-
-        Example:
-            ```python
-            with conversation.turn("request-17") as turn:
-                if not turn.replayed:
-                    turn.append(Message.user("Hello"))
-                    for piece in model(conversation.history()):
-                        turn.write(piece)
-                    turn.append(Message.assistant(turn.draft_text))
-            ```
-        """
-        return RunningTurn(self._context, self.key, id, lease, wait, flush)
 
     # Children, branches and summaries
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
@@ -16,30 +14,25 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, DefaultTTL, TimeSource, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._features import (
-    Maintenance,
-    StoreTurns,
-    Values,
-    store_group,
-)
+from lango_store._features import Maintenance, Values
 from lango_store._features.tail.watcher import Watcher
-from lango_store._features.turns_in_progress import claims, working
-from lango_store._features.turns_in_progress.claims import Chosen
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.log import kept_copies
 from lango_store._operations.maintenance import stats
 from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
-from lango_store._operations.session.lists import Filter, Filters, Order, WorkFilters
+from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
+from lango_store._parts.groups import StoreFacade, store_group
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import waiting
+from lango_store._rooms.turns_in_progress import groups as turns_in_progress
 from lango_store._rooms.usage import groups as usage
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
-from lango_store._values.reports import ExpiryReport, OwedPage, Page, SearchPage, Stats
+from lango_store._values.reports import ExpiryReport, Page, SearchPage, Stats
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation, RunningTurn
 from lango_store.errors import InvalidState, SessionHeld
@@ -47,7 +40,12 @@ from lango_store.errors import InvalidState, SessionHeld
 R = TypeVar("R")
 
 
-class Store(tool_calls.InStore, usage.InStore):
+class Store(
+    turns_in_progress.InStore[Conversation, RunningTurn],
+    tool_calls.InStore,
+    usage.InStore,
+    StoreFacade,
+):
     """Sessions and messages of LLM agents, in a SQLite or PostgreSQL database.
 
     One store serves all threads of a process. Creating a store does not connect; the first call connects and checks the
@@ -404,8 +402,6 @@ class Store(tool_calls.InStore, usage.InStore):
 
     # Groups of methods
 
-    turns = store_group(StoreTurns)
-    """The turns of all sessions: list those in progress."""
     maintenance = store_group(Maintenance)
     """Maintenance of the tables: check and repair them, and move large strings."""
 
@@ -419,98 +415,6 @@ class Store(tool_calls.InStore, usage.InStore):
                 of session keys.
         """
         return Values(self._context, scope, SHARED_VALUE)
-
-    # Workers
-
-    def work(
-        self,
-        handle: Callable[[Conversation, RunningTurn], object],
-        *,
-        concurrency: int = 8,
-        lease: timedelta = timedelta(seconds=30),
-        poll: timedelta = timedelta(seconds=1),
-        attempts: int = 5,
-        backoff: timedelta = timedelta(seconds=5),
-        once: bool = False,
-        **which: Unpack[WorkFilters],
-    ) -> int:
-        """Run the turns that sessions are owed, until the process gets SIGTERM.
-
-        A session is owed a turn if messages wait in its inbox, if a suspension was answered, or if a turn was
-        interrupted because its process died or its handler raised an exception. Any number of processes may call this
-        method: each takes other sessions. A session runs one turn at a time.
-
-        Before each call of `handle`, the turn takes the messages of the inbox. While `handle` runs, this method renews
-        the lease of the turn. When `handle` returns, the turn is saved.
-
-        If `handle` raises an exception, the turn is tried again with the same id after a pause. `turn.messages` then
-        has the messages of the failed attempt. After too many attempts, the turn is given up: no worker runs it, until
-        you call `Conversation.turns.retry`.
-
-        If a process dies, each of its turns runs alone next time: a worker takes it when none of its other turns is
-        running, and takes no other turn until it has ended.
-
-        A session whose turn cannot be claimed, for example because a trigger refuses it, is tried again after a
-        minute, with a warning in the log. The other sessions are not affected.
-
-        At SIGTERM, which only the main thread notices, no more turns are taken, and this method returns when the
-        running ones have ended. If it ends with an exception, such as KeyboardInterrupt, it first releases the leases
-        of the running turns, so that other processes continue them at once.
-
-        Args:
-            handle: A function that runs one turn. It takes a `Conversation` whose writes all need the lease, as those
-                of `in_turn`, and the `RunningTurn`. Up to `concurrency` threads call it at the same time.
-            concurrency: The maximum number of turns at the same time, at least 1. Defaults to 8.
-            lease: How long a turn keeps its session if this process dies or is paused, 100 ms to 1 day. Defaults to 30
-                seconds.
-            poll: How long an idle worker waits before it looks for owed turns again, up to 1 day. `inbox.put`,
-                `suspensions.answer` and `turns.retry` of the same store end the wait. Defaults to 1 second.
-            attempts: How often a turn is tried before it is given up, at least 1. An attempt whose process died counts
-                only if no other turn was running in this call. Defaults to 5.
-            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long, at most
-                1 day. Defaults to 5 seconds.
-            once: Return as soon as no turn is due. Turns that wait for their next attempt are not due. False by
-                default.
-            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
-
-        Returns:
-            The number of turns that were saved.
-
-        Raises:
-            InvalidState: The store belongs to a transaction.
-            TypeError: `handle` is a coroutine function.
-
-        Example:
-            ```python
-            def answer(conversation: Conversation, turn: RunningTurn) -> None:
-                for piece in model(conversation.history()):
-                    turn.write(piece)
-                turn.append(Message.assistant(turn.draft_text))
-
-
-            store.work(answer)
-            ```
-        """
-        if inspect.iscoroutinefunction(handle):
-            raise TypeError("handle is a coroutine function: call AsyncStore.work, or give a plain function")
-        options = {"concurrency": concurrency, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
-        worker = self._worker(lease, which, **options)
-        return working.work(worker, lambda turn: handle(self.in_turn(turn).conversation(turn.key), turn))
-
-    def owed(self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]) -> OwedPage:
-        """List the turns that live sessions are owed and that no process is running, the longest due first.
-
-        Turns that were given up come last.
-
-        Args:
-            limit: The number of turns per page, 1 to 1,000. Defaults to 50.
-            cursor: The `next` of the previous page. None (default) reads the first page.
-            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
-
-        Raises:
-            InvalidCursor: The cursor was not returned by this method.
-        """
-        return self._context.on_primary().read(claims.page, Chosen(which), limit, cursor)
 
     # Expiry and deletion of many sessions
 
@@ -752,20 +656,6 @@ class Store(tool_calls.InStore, usage.InStore):
         """
         return self._bound(self._context.at(position))
 
-    def in_turn(self, turn: RunningTurn) -> Store:
-        """Return a store whose writes need the lease of a turn.
-
-        Pass the store to other code that writes during the turn, such as an agent framework. Each write, also to other
-        sessions, extends the lease. If the turn has lost the lease, writes raise `LeaseLost` and change nothing; only
-        the result of a call that was begun before can still be stored. Messages that are appended this way to the
-        session of the turn are part of the turn; those of `save_turn` keep their own turn, with its usage. Closing the
-        returned store has no effect: close this one.
-
-        Args:
-            turn: A turn in progress, inside its block.
-        """
-        return self._bound(self._context.leased(turn.key, turn.lease))
-
     # Maintenance
 
     def stats(self) -> Stats:
@@ -826,17 +716,6 @@ class Store(tool_calls.InStore, usage.InStore):
                 yield self._bound(self._context.bound(get_connection, read_only=read_only))
             finally:
                 is_open = False
-
-    def _bound(self, context: Context) -> Store:
-        store = copy.copy(self)
-        store._context = context
-        return store
-
-    def _worker(self, lease: timedelta, which: WorkFilters, **options: Any) -> working.Worker:
-        def open_turn(key: str, id: str | None) -> RunningTurn:
-            return self.conversation(key).turn(id or self._context.new_id(), lease=lease)
-
-        return working.Worker(self._context, open_turn, Chosen(which), lease=lease, **options)
 
     def _at(self, key: str) -> Conversation:
         return Conversation(self._context, key)

@@ -17,10 +17,11 @@ from lango_store import _features
 from lango_store._connections.context import Telemetry
 from lango_store._engine.fair_pool import FairPool
 from lango_store._parts.groups import SessionPart, StorePart
+from lango_store._parts.turns import PendingCompaction
 from lango_store._values.model import Message, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
-from lango_store.conversation import Conversation, RunningTurn
+from lango_store.conversation import Conversation, RunningTurn, Turns
 from lango_store.errors import needs_extra
 from lango_store.store import Store
 
@@ -51,7 +52,8 @@ _TRACED: Final[dict[type, str]] = {
     Store: "",
     Conversation: "",
     RunningTurn: "turn.",
-    _features.PendingCompaction: "compaction.",
+    Turns: "turns.",
+    PendingCompaction: "compaction.",
     _features.Values: "values.",
     **{
         kind: f"{kind.__name__.removeprefix('Store').lower()}."

@@ -6,21 +6,7 @@ session's key.
 
 from lango_store._features.maintenance import Maintenance
 from lango_store._features.named_values.groups import Values
-from lango_store._features.turns_in_progress.groups import Drafts, Inbox, PendingCompaction, StoreTurns, Turns
 from lango_store._features.versions.groups import Edits, Versions
-from lango_store._parts.groups import SessionPart, session_group, store_group
 
-__all__ = [
-    "Drafts",
-    "Edits",
-    "Inbox",
-    "Maintenance",
-    "PendingCompaction",
-    "SessionPart",
-    "StoreTurns",
-    "Turns",
-    "Values",
-    "Versions",
-    "session_group",
-    "store_group",
-]
+__all__ = ["Edits", "Maintenance", "Values", "Versions"]
+"""The groups of methods of the features."""

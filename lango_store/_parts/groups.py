@@ -1,7 +1,8 @@
 """The base classes of conversations and of groups of methods, and the properties that return groups."""
 
+import copy
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Self, TypeVar, cast
 
 from lango_store._connections.context import Context
 
@@ -26,6 +27,18 @@ class StorePart:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+
+
+class StoreFacade:
+    """What the rooms need of `Store`."""
+
+    _context: Context
+
+    def _bound(self, context: Context) -> Self:
+        """Return a copy of the store with another context."""
+        store = copy.copy(self)
+        store._context = context
+        return store
 
 
 def session_group(kind: Callable[[Context, str], R]) -> R:

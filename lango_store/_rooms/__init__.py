@@ -6,6 +6,7 @@ A room may have tables, values, errors, SQL, methods, asynchronous twins and com
 from typing import Final
 
 ROOMS: Final = {
+    "turns_in_progress": (),
     "tool_calls": ("turns_in_progress",),
     "prompts": ("tool_calls",),
     "usage": (),

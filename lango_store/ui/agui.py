@@ -19,9 +19,9 @@ import sqlalchemy as sa
 from lango_store._dialect import Moment
 from lango_store._features.tail import reading
 from lango_store._features.tail.reading import Cursor
-from lango_store._features.turns_in_progress import running
 from lango_store._operations.log import messages as log
 from lango_store._rooms.tool_calls.values import Suspension
+from lango_store._rooms.turns_in_progress import running
 from lango_store._values.events import Appended, Changed, Event, Piece
 from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.session import Session

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, LeaseLost, Message, Session, ToolCall
-from lango_store._features.turns_in_progress import running
+from lango_store._rooms.turns_in_progress import running
 from lango_store.ui import agui, agui_messages, aisdk, aisdk_messages
 
 TURNS: Final = int(os.environ.get("LANGO_STORE_UI_TURNS", "300"))

@@ -25,7 +25,7 @@ from lango_store import (
     RunningTurn,
     Store,
 )
-from lango_store._features.turns_in_progress import claims
+from lango_store._rooms.turns_in_progress import claims
 
 pytestmark = pytest.mark.slow
 

@@ -113,7 +113,7 @@ def test_collected_pieces_are_stored_after_the_flush_interval(store: Store) -> N
 def test_flush_of_zero_stores_each_piece_although_no_time_passes(
     either_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lango_store._features.turns_in_progress.running_turn.monotonic", lambda: 100.0)
+    monkeypatch.setattr("lango_store._rooms.turns_in_progress.running_turn.monotonic", lambda: 100.0)
     conversation = either_store.open("k")
     with conversation.turn("t", flush=AT_ONCE) as turn:
         for text in ("a", "ab"):

@@ -26,7 +26,7 @@ PYTEST = "-m pytest -p no:cacheprovider -m"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "turns_in_progress"])
 def test_core_works_without_the_room(room: str, tmp_path: Path) -> None:
     copy = copy_project(tmp_path / "project")
     assert room in delete(copy, room)

@@ -24,9 +24,9 @@ from lango_store import (
     ToolCall,
     create_engine,
 )
-from lango_store._features.turns_in_progress import claims
-from lango_store._features.turns_in_progress.working import Worker
 from lango_store._operations.session.lists import cursor_after
+from lango_store._rooms.turns_in_progress import claims
+from lango_store._rooms.turns_in_progress.working import Worker
 from lango_store.testing import Clock
 
 AT_ONCE = timedelta(0)

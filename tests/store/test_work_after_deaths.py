@@ -9,7 +9,7 @@ from support.factories import contents, message
 from support.working import answer, fail, work
 
 from lango_store import Conversation, RunningTurn, Store
-from lango_store._features.turns_in_progress.working import Worker
+from lango_store._rooms.turns_in_progress.working import Worker
 from lango_store.testing import Clock
 
 LEASE = timedelta(seconds=30)
@@ -285,7 +285,7 @@ def test_session_whose_claim_failed_is_tried_again_after_a_minute(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("lango_store._features.turns_in_progress.working.monotonic", lambda: now[0])
+    monkeypatch.setattr("lango_store._rooms.turns_in_progress.working.monotonic", lambda: now[0])
     put(store, "bad")
     refuse_claims(store, "bad", "P0001")
     worker = open_worker(store)
@@ -302,7 +302,7 @@ def test_work_once_tries_a_session_whose_claim_failed_only_once(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("lango_store._features.turns_in_progress.working.monotonic", lambda: now[0])
+    monkeypatch.setattr("lango_store._rooms.turns_in_progress.working.monotonic", lambda: now[0])
     put(store, "bad")
     refuse_claims(store, "bad", "P0001")
     worker = open_worker(store, once=True)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.request import urlopen
 
 from lango_store import Conflict, Conversation, Message, Store
-from lango_store._features.turns_in_progress.running_turn import RunningTurn
+from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 
 WAIT: Final = timedelta(seconds=100)
 TRIES: Final = 50

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._rooms.tool_calls import effects
 from lango_store._rooms.tool_calls.calls import Place
 from lango_store._rooms.tool_calls.effects import Effect
+from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._values.model import UNSET, Message, ToolCall
 
 

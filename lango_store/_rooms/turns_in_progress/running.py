@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._features.turns_in_progress import drafts
 from lango_store._operations.binds import (
     DRAFT,
     MESSAGE,
@@ -39,6 +38,7 @@ from lango_store._operations.rows import (
 )
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import Expected, Lease
+from lango_store._rooms.turns_in_progress import drafts
 from lango_store._rows.encoding import decode_json
 from lango_store._rows.payloads import Threshold
 from lango_store._values.model import Message, Turn

@@ -12,12 +12,12 @@ from typing import Any, Final, Self
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._features.turns_in_progress import drafts, inbox, running
-from lango_store._features.turns_in_progress.drafts import INTERRUPTED
 from lango_store._operations.log import appends, leases
 from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import encode_object
 from lango_store._operations.session.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
+from lango_store._rooms.turns_in_progress import drafts, inbox, running
+from lango_store._rooms.turns_in_progress.drafts import INTERRUPTED
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending
 from lango_store._values.model import Message, Turn

@@ -21,12 +21,12 @@ from typing import Any, Final, cast
 
 from lango_store._connections.context import Context
 from lango_store._connections.threads import Threads
-from lango_store._features.turns_in_progress import claims
-from lango_store._features.turns_in_progress.claims import Chosen
-from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.log import leases
 from lango_store._operations.log.leases import Retry
 from lango_store._operations.session.sessions import check_duration
+from lango_store._rooms.turns_in_progress import claims
+from lango_store._rooms.turns_in_progress.claims import Chosen
+from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState, LangoStoreError, NotPermitted, quoted
 
 logger = logging.getLogger("lango_store")

@@ -1,0 +1,345 @@
+"""Turns in progress, drafts of answers, messages that wait for a turn, and workers."""
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Generic, Self, TypeVar, Unpack
+
+from lango_store._operations.log import leases
+from lango_store._operations.log.appends import Batch
+from lango_store._operations.session.lists import WorkFilters, work_filter
+from lango_store._parts.groups import SessionPart, StoreFacade, StorePart, session_group, store_group
+from lango_store._rooms.turns_in_progress import claims, drafts, inbox, working
+from lango_store._rooms.turns_in_progress.claims import Chosen
+from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
+from lango_store._values.model import Draft, Message, OpenTurn
+from lango_store._values.reports import OwedPage
+
+C = TypeVar("C", bound="InConversation[Any]")
+"""The class of conversations, with the members that other rooms add."""
+T = TypeVar("T", bound=RunningTurn)
+"""The class of turns in progress, with the members that other rooms add."""
+
+
+class InTurns(SessionPart):
+    """Adds the members of the room to `Turns`."""
+
+    def in_progress(self) -> OpenTurn | None:
+        """Return the session's turn that has begun and not ended, or None.
+
+        `held` of the turn is False if its lease has ended, because its process died, was paused, or wrote nothing for
+        too long.
+        """
+        return self._context.on_primary().read(leases.find, self.key)
+
+    def release(self) -> OpenTurn | None:
+        """Release the lease of the turn in progress, so that another turn can begin at once.
+
+        If the process of the turn still runs, its next write raises `LeaseLost`. Only the result of a call that it has
+        begun can still be stored.
+
+        Returns:
+            The turn as it was before the release, or None if there was none.
+        """
+        return self._context.transact(leases.release_any, self.key)
+
+    def retry(self) -> bool:
+        """Make the turn that the session is owed due now, with all attempts, for example after it was given up.
+
+        Returns:
+            True if the session is owed a turn that is not running; see `Store.owed`.
+        """
+        return self._context.transact(claims.retry, self.key)
+
+
+class StoreTurns(StorePart):
+    """The turns of all sessions: `Store.turns`."""
+
+    def in_progress(self, **which: Unpack[WorkFilters]) -> list[OpenTurn]:
+        """List the turns that have begun and not ended, of live sessions.
+
+        At most 1,000 are listed, in the order in which their leases end.
+
+        `held` of a turn is False if its lease has ended, because its process died, was paused, or wrote nothing for too
+        long. `Conversation.turns.release` releases a lease.
+
+        Args:
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
+        """
+        return self._context.on_primary().read(leases.read, work_filter(which))
+
+
+class Drafts(SessionPart):
+    """The drafts of a session: `Conversation.drafts`.
+
+    A draft is text that a turn has streamed with `RunningTurn.write` and not appended. Saving a turn deletes its
+    drafts.
+
+    Attributes:
+        key: The session's key.
+    """
+
+    def keep(self, id: str) -> Message:
+        """Append a draft to the log as an interrupted answer, and delete the draft.
+
+        Args:
+            id: The id of the draft.
+
+        Returns:
+            The stored message: an assistant message whose `extra` has `"interrupted": true`.
+
+        Raises:
+            TurnInProgress: The turn that writes the draft still has the lease; nothing was written.
+            DraftNotFound: The session has no such draft; nothing was written.
+        """
+        return self._context.transact(drafts.keep, self.key, id, lambda answer: self._context.batch([answer]))
+
+    def drop(self, id: str) -> bool:
+        """Delete a draft.
+
+        Args:
+            id: The id of the draft.
+
+        Returns:
+            True if the draft existed, otherwise False.
+
+        Raises:
+            TurnInProgress: The turn that writes the draft still has the lease; nothing was deleted.
+        """
+        return self._context.transact(drafts.drop, self.key, id)
+
+    def list(self) -> list[Draft]:
+        """List the drafts, oldest first, including the draft of a turn in progress."""
+        return self._context.on_primary().read_together(drafts.read, self.key)
+
+
+class Inbox(SessionPart):
+    """The inbox of a session: `Conversation.inbox`.
+
+    A message in the inbox is not in the log and not in the window until a turn calls `RunningTurn.take_inbox`, which
+    moves it to the log.
+
+    Attributes:
+        key: The session's key.
+    """
+
+    def put(self, message: Message) -> Message:
+        """Store a message in the inbox, for example while a turn is running.
+
+        Like an append, this sets `updated_at` and restarts the session's TTL, but `revision` does not change.
+
+        Args:
+            message: The message to store. A message whose `id` is in the inbox or in the log already is not stored
+                again; the stored one is returned with `replayed=True`.
+
+        Returns:
+            The stored message. Its `seq` is 0 until it is in the log. A message without an id gets one from
+            `RunningTurn.take_inbox`.
+
+        Raises:
+            InvalidMessage: The message cannot be stored losslessly; nothing was written.
+        """
+        new = Batch([self._context.counted(message)])
+        run = self._context.transact if new.ids else self._context.transact_once
+        return run(inbox.enqueue, self.key, new)
+
+    def list(self) -> list[Message]:
+        """List the messages in the order of their arrival. Their `seq` is 0."""
+        return self._context.on_primary().read_together(inbox.read, self.key)
+
+    def drop(self, id: str) -> bool:
+        """Delete a message that waits in the inbox.
+
+        Args:
+            id: The id of the message.
+
+        Returns:
+            True if the inbox had the message, otherwise False.
+        """
+        return self._context.transact(inbox.drop, self.key, id)
+
+    def redact(self, id: str, *, reason: str | None = None) -> Message:
+        """Remove the content of a message that waits in the inbox, as `edits.redact` does in the log.
+
+        Args:
+            id: The id of the message, which stays in the inbox.
+            reason: A reason to store in its `extra`. Default: None.
+
+        Returns:
+            The redacted message.
+
+        Raises:
+            MessageNotFound: The inbox has no message with this id.
+        """
+        return self._context.transact(inbox.redact, self.key, id, reason)
+
+
+class InConversation(SessionPart, Generic[T]):
+    """Adds the members of the room to `Conversation`."""
+
+    _turn_type: type[T]
+
+    drafts = session_group(Drafts)
+    """The drafts of the session: text that turns have streamed and not appended."""
+    inbox = session_group(Inbox)
+    """The inbox of the session: messages that wait for a turn."""
+
+    def turn(
+        self,
+        id: str | None = None,
+        *,
+        lease: timedelta = timedelta(minutes=2),
+        wait: timedelta | None = None,
+        flush: timedelta = timedelta(milliseconds=250),
+    ) -> T:
+        """Return a context manager for a turn, which excludes other turns of the session.
+
+        Entering the block takes the lease of the session, and leaving the block saves the turn. See `RunningTurn`. The
+        lease excludes only other turns: other processes can still read the session, append messages and put messages
+        into the inbox.
+
+        Args:
+            id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If a turn with this id is
+                already stored, `replayed` is True in the block. Defaults to a new UUIDv7.
+            lease: How long the lease lasts after the last write of the turn, 1 ms to 1 day. After that, another turn
+                may take over. Defaults to 2 minutes. A lease does not keep the session from expiring.
+            wait: How long to wait for another turn of the session, or for its lease, to end; up to 1 day. Defaults to
+                not waiting.
+            flush: How long to collect pieces of a draft before they are stored, up to 1 day. Defaults to 250 ms.
+
+        Raises:
+            TurnInProgress: On entering the block: another turn has the lease.
+            InvalidState: The conversation belongs to a transaction (`Store.using`, `transaction` or `transact`), which
+                would hide the lease from other processes.
+
+        Example:
+            ```python
+            with conversation.turn("request-17") as turn:
+                if not turn.replayed:
+                    turn.append(Message.user("Hello"))
+                    for piece in model(conversation.history()):
+                        turn.write(piece)
+                    turn.append(Message.assistant(turn.draft_text))
+            ```
+        """
+        return self._turn_type(self._context, self.key, id, lease, wait, flush)
+
+
+class InStore(StoreFacade, Generic[C, T]):
+    """Adds the members of the room to `Store`."""
+
+    conversation: Callable[[str], C]
+
+    turns = store_group(StoreTurns)
+    """The turns of all sessions: list those in progress."""
+
+    def in_turn(self, turn: T) -> Self:
+        """Return a store whose writes need the lease of a turn.
+
+        Pass the store to other code that writes during the turn, such as an agent framework. Each write, also to other
+        sessions, extends the lease. If the turn has lost the lease, writes raise `LeaseLost` and change nothing; only
+        the result of a call that was begun before can still be stored. Messages that are appended this way to the
+        session of the turn are part of the turn; those of `save_turn` keep their own turn, with its usage. Closing the
+        returned store has no effect: close this one.
+
+        Args:
+            turn: A turn in progress, inside its block.
+        """
+        return self._bound(self._context.leased(turn.key, turn.lease))
+
+    def work(
+        self,
+        handle: Callable[[C, T], object],
+        *,
+        concurrency: int = 8,
+        lease: timedelta = timedelta(seconds=30),
+        poll: timedelta = timedelta(seconds=1),
+        attempts: int = 5,
+        backoff: timedelta = timedelta(seconds=5),
+        once: bool = False,
+        **which: Unpack[WorkFilters],
+    ) -> int:
+        """Run the turns that sessions are owed, until the process gets SIGTERM.
+
+        A session is owed a turn if messages wait in its inbox, if a suspension was answered, or if a turn was
+        interrupted because its process died or its handler raised an exception. Any number of processes may call this
+        method: each takes other sessions. A session runs one turn at a time.
+
+        Before each call of `handle`, the turn takes the messages of the inbox. While `handle` runs, this method renews
+        the lease of the turn. When `handle` returns, the turn is saved.
+
+        If `handle` raises an exception, the turn is tried again with the same id after a pause. `turn.messages` then
+        has the messages of the failed attempt. After too many attempts, the turn is given up: no worker runs it, until
+        you call `Conversation.turns.retry`.
+
+        If a process dies, each of its turns runs alone next time: a worker takes it when none of its other turns is
+        running, and takes no other turn until it has ended.
+
+        A session whose turn cannot be claimed, for example because a trigger refuses it, is tried again after a
+        minute, with a warning in the log. The other sessions are not affected.
+
+        At SIGTERM, which only the main thread notices, no more turns are taken, and this method returns when the
+        running ones have ended. If it ends with an exception, such as KeyboardInterrupt, it first releases the leases
+        of the running turns, so that other processes continue them at once.
+
+        Args:
+            handle: A function that runs one turn. It takes a `Conversation` whose writes all need the lease, as those
+                of `in_turn`, and the `RunningTurn`. Up to `concurrency` threads call it at the same time.
+            concurrency: The maximum number of turns at the same time, at least 1. Defaults to 8.
+            lease: How long a turn keeps its session if this process dies or is paused, 100 ms to 1 day. Defaults to 30
+                seconds.
+            poll: How long an idle worker waits before it looks for owed turns again, up to 1 day. `inbox.put`,
+                `suspensions.answer` and `turns.retry` of the same store end the wait. Defaults to 1 second.
+            attempts: How often a turn is tried before it is given up, at least 1. An attempt whose process died counts
+                only if no other turn was running in this call. Defaults to 5.
+            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long, at most
+                1 day. Defaults to 5 seconds.
+            once: Return as soon as no turn is due. Turns that wait for their next attempt are not due. False by
+                default.
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
+
+        Returns:
+            The number of turns that were saved.
+
+        Raises:
+            InvalidState: The store belongs to a transaction.
+            TypeError: `handle` is a coroutine function.
+
+        Example:
+            ```python
+            def answer(conversation: Conversation, turn: RunningTurn) -> None:
+                for piece in model(conversation.history()):
+                    turn.write(piece)
+                turn.append(Message.assistant(turn.draft_text))
+
+
+            store.work(answer)
+            ```
+        """
+        if inspect.iscoroutinefunction(handle):
+            raise TypeError("handle is a coroutine function: call AsyncStore.work, or give a plain function")
+        options = {"concurrency": concurrency, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
+        worker = self._worker(lease, which, **options)
+        return working.work(worker, lambda turn: handle(self.in_turn(turn).conversation(turn.key), turn))
+
+    def owed(self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]) -> OwedPage:
+        """List the turns that live sessions are owed and that no process is running, the longest due first.
+
+        Turns that were given up come last.
+
+        Args:
+            limit: The number of turns per page, 1 to 1,000. Defaults to 50.
+            cursor: The `next` of the previous page. None (default) reads the first page.
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
+
+        Raises:
+            InvalidCursor: The cursor was not returned by this method.
+        """
+        return self._context.on_primary().read(claims.page, Chosen(which), limit, cursor)
+
+    def _worker(self, lease: timedelta, which: WorkFilters, **options: Any) -> working.Worker:
+        def open_turn(key: str, id: str | None) -> RunningTurn:
+            conversation: InConversation[T] = self.conversation(key)
+            return conversation.turn(id or self._context.new_id(), lease=lease)
+
+        return working.Worker(self._context, open_turn, Chosen(which), lease=lease, **options)
