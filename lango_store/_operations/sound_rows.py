@@ -26,7 +26,7 @@ def decode_sound(rows: Sequence[Any], decode_checked: Callable[[Any], Message]) 
     messages: list[Message] = []
     for row in rows:
         seq, turn_no, taken_by, id, role, author, name, call_id, text, content, calls, tokens, extra, *rest = row
-        moment, sent, payloads = rest
+        moment, sent, payloads, model, provider, request = rest
         if payloads is not None:
             messages.append(decode_checked(row))
             continue
@@ -75,6 +75,18 @@ def decode_sound(rows: Sequence[Any], decode_checked: Callable[[Any], Message]) 
                 values["sent"] = from_json(sent)
                 fields.add("sent")
                 sound &= type(sent) is str
+            if model is not None:
+                values["model"] = model
+                fields.add("model")
+                sound &= type(model) is str
+            if provider is not None:
+                values["provider"] = provider
+                fields.add("provider")
+                sound &= type(provider) is str
+            if request is not None:
+                values["request"] = request
+                fields.add("request")
+                sound &= type(request) is str
             values["tool_calls"] = []
             if calls is not None:
                 values["tool_calls"] = _decode_calls(calls)

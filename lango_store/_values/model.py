@@ -196,6 +196,9 @@ class MessageFields(TypedDict, total=False):
     extra: dict[str, Any]
     created_at: datetime | None
     sent: Any
+    model: str | None
+    provider: str | None
+    request: str | None
 
 
 _STORED_FIELDS: Final = frozenset({"seq", "created_at"})
@@ -223,6 +226,10 @@ class Message(Value):
         sent: Any JSON: the content as the model received it, if that differs from `content`, for example by context
             that your program added. `history` and `window.as_prompt` use it in place of `content`; search, HTML pages
             and exports to other systems do not. Default: None, the model receives `content`.
+        model: The name of the model that wrote the message, as the provider returned it. Default: None, unknown.
+        provider: The provider that ran the model, such as `anthropic`, `vertex` or `deepseek`. Only this provider can
+            read the signatures in the message. Default: None; then it is the vendor whose form the content has.
+        request: The fingerprint of the request that the message answers, see `Prompt.fingerprint`. Default: None.
         seq: The position in the session's log, which the store assigns; 0 before the message is in a log.
         turn_no: The number of the turn that the message belongs to, which the store assigns; None without a turn.
         replayed: True if the append did not store the message again, because the session has a message with this id.
@@ -248,6 +255,9 @@ class Message(Value):
     extra: JsonObject = Field(default_factory=dict, exclude_if=absent)
     created_at: AwareDatetime | None = Field(default=None, exclude_if=absent)
     sent: Json = Field(default=None, exclude_if=absent)
+    model: str | None = Field(default=None, exclude_if=absent)
+    provider: str | None = Field(default=None, exclude_if=absent)
+    request: str | None = Field(default=None, exclude_if=absent)
     seq: int = Field(default=0, ge=0, exclude_if=absent)
     turn_no: int | None = Field(default=None, exclude_if=absent)
     replayed: bool = Field(default=False, exclude=True, repr=False)
@@ -378,7 +388,10 @@ class Message(Value):
         return {name: value for name, value in answer.items() if value or name == "content"} | self.extra
 
 
-_SCALARS: Final = ("role", "author", "name", "tool_call_id", "tokens", "id", "created_at", "seq", "turn_no", "replayed")
+_SCALARS: Final = (
+    "role", "author", "name", "tool_call_id", "tokens", "id", "created_at", "seq", "turn_no", "replayed", "model",
+    "provider", "request",
+)  # fmt: skip
 CONTAINERS: Final = tuple(name for name in Message.model_fields if name not in _SCALARS)
 """The fields that may hold lists and dicts."""
 

@@ -22,7 +22,7 @@ from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.value import copied
 
-SCHEMA_REVISION: Final = "0110"
+SCHEMA_REVISION: Final = "0111"
 """The migration revision that this release needs."""
 
 VERSION_TABLE: Final = "lango_store_version"
@@ -147,6 +147,9 @@ class _MessageColumns(Base):
     payloads: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     logged_at: datetime | None = Field(default=None, sa_type=TimeColumn)
     taken_by: str | None = Field(default=None, sa_type=KEY_TEXT)
+    model: str | None = Field(default=None, sa_type=TEXT)
+    provider: str | None = Field(default=None, sa_type=TEXT)
+    request: str | None = Field(default=None, sa_type=TEXT)
 
 
 class TurnRow(_TurnColumns, table=True):

@@ -30,6 +30,7 @@ def fill(store: Store) -> None:
     store.conversation("plain").append_messages(
         [answer, Message(role=MessageRole.RECORD, content={"cost": 0.25}, tokens=7)]
     )
+    store.append_message("plain", Message.assistant("-3 °C", model="gpt-x", provider="azure", request="a1b2"))
     store.conversation("plain").values.set({"state": {"step": 2}, "cursor": None})
     store.shared_values("user:ann").set({"name": "Ann", "é": "a\0\ud83d"})
     plain = store.conversation("plain")

@@ -183,6 +183,9 @@ def fill(store: Store) -> None:
             name="",
             tool_call_id="c",
             tokens=2**52,
+            model=texts,
+            provider="",
+            request=texts,
         ),
         *(
             ValueRowFactory(session_key=full, name=f"{place} {texts}", value=text)

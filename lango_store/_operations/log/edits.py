@@ -41,7 +41,7 @@ from lango_store.errors import InvalidMessage, MessageNotFound
 
 SeqOrId = int | str
 
-_KEPT: Final = ("id", "role", "author", "name", "tool_call_id", "tokens", "created_at")
+_KEPT: Final = ("id", "role", "author", "name", "tool_call_id", "tokens", "created_at", "model", "provider")
 _REDACTED: Final = tuple(name for name in MESSAGE_INPUT_FIELDS if name not in _KEPT)
 """The columns that a redaction replaces: all that come from the caller, except those that identify the message."""
 
