@@ -163,6 +163,8 @@ def _message(message: Message, *, is_summary: bool, is_long: bool) -> str:
     if is_result and is_long and content:
         content = f"<details><summary>{_brief(message.content)}</summary>{content}</details>"
     facts = [render_time(message.created_at)] if message.created_at else []
+    if message.model:
+        facts.append(escape_line(message.model))
     if message.tokens is not None:
         facts.append(f"{message.tokens:,} tokens")
     return (

@@ -64,7 +64,9 @@ def render_message(message: Message | DamagedMessage, *, full: bool = False) -> 
     if isinstance(message, DamagedMessage):
         title = f"{message.seq} damaged: {message.field}"
         return _panel(Text(printable(str(message))), title, border_style="red")
-    title = f"{message.seq} {' · '.join(filter(None, (message.role.value, message.author, message.name)))}"
+    title = (
+        f"{message.seq} {' · '.join(filter(None, (message.role.value, message.author, message.name, message.model)))}"
+    )
     calls = [_call(call) for call in message.tool_calls]
     if message.role is MessageRole.RECORD:
         content = [] if message.content is None else [_plain(message.content)]

@@ -156,10 +156,12 @@ def test_document_shows_other_addresses_as_json(url: str | None) -> None:
 
 def test_document_shows_roles_authors_times_and_tokens() -> None:
     found = read(
-        message("hi", author="planner", tokens=1_234), Message.system("be kind"), Message(role="model", content="")
+        message("hi", author="planner", tokens=1_234, model="<gpt>"),
+        Message.system("be kind"),
+        Message(role="model", content=""),
     )
     assert [kind for kind, _ in found.articles] == ["user", "system", "assistant"]
-    assert {"planner", "1,234 tokens"} <= {text.strip(" ·") for text in found.articles[0][1]}
+    assert {"planner", "<gpt> · 1,234 tokens"} <= {text.strip(" ·") for text in found.articles[0][1]}
 
 
 def test_document_folds_tool_calls_with_arguments_and_outputs() -> None:

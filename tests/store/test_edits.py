@@ -103,14 +103,29 @@ def test_redact_message_removes_content_and_keeps_seq_role_and_times(
 ) -> None:
     call = ToolCall(id="c", name="login", arguments={"password": "hunter2"})
     original = message(
-        "hunter2", role="assistant", id="b", author="me", tokens=9, tool_calls=[call], extra={"p": "hunter2"}
+        "hunter2",
+        role="assistant",
+        id="b",
+        author="me",
+        tokens=9,
+        tool_calls=[call],
+        extra={"p": "hunter2"},
+        model="m",
+        provider="p",
+        request="of the prompt with the password",
     )
     store.create("k", messages=[message("one", tokens=1), original, message("three")])
     before = store.conversation("k").all_messages()
     clock.move(minutes=1)
     redacted = store.conversation("k").edits.redact(seq_or_id, reason="a password")
     assert redacted == before[1].model_copy(
-        update={"content": "(redacted)", "tool_calls": [], "tokens": 0, "extra": {"redacted": "a password"}}
+        update={
+            "content": "(redacted)",
+            "tool_calls": [],
+            "tokens": 0,
+            "extra": {"redacted": "a password"},
+            "request": None,
+        }
     )
     assert (
         store.conversation("k").all_messages() == store.conversation("k").messages() == [before[0], redacted, before[2]]

@@ -209,6 +209,11 @@ CALLS = {
     "append of a long text": Frequent(
         lambda store, _: store.append_message("1000", message("x" * 16_000)), (41, 31), (41, 85)
     ),
+    "append of an answer with its model": Frequent(
+        lambda store, _: store.append_message("1000", message(model="m", provider="p", request="r")),
+        (42, 31),
+        (42, 85),
+    ),
     "append in a turn": Frequent(lambda _, turn: turn.append(message()), (45, 31), (44, 86)),
     "save_turn": Frequent(lambda store, _: store.conversation("1000").save_turn([message()]), (58, 32), (56, 86)),
     "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (139, 92), (126, 257), (3, 3)),

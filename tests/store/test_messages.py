@@ -27,6 +27,9 @@ def test_message_is_returned_as_stored(store: Store, clock: Clock) -> None:
             tokens=12,
             id="update-1",
             extra={"thinking_blocks": None},
+            model="claude-opus-5-5",
+            provider="bedrock",
+            request="a1b2",
         ),
     )
     assert (stored.seq, stored.created_at, stored.replayed) == (1, clock.time, False)
