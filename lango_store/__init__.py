@@ -1,10 +1,12 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
 from lango_store._engine.engine import create_engine, read_only_engine
-from lango_store._features import Edits, Maintenance, Values, Versions
+from lango_store._features import Edits, Values, Versions
 from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session.lists import Filters, WorkFilters
 from lango_store._parts.turns import PendingCompaction
+from lango_store._rooms.examination.values import Finding
+from lango_store._rooms.stats.values import Stats
 from lango_store._rooms.tool_calls.effects import Effect
 from lango_store._rooms.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
 from lango_store._rooms.tool_calls.values import BegunCall, Suspension, SuspensionPage
@@ -30,7 +32,7 @@ from lango_store._values.model import (
     Undone,
     Unset,
 )
-from lango_store._values.reports import ExpiryReport, Finding, OwedPage, Page, SearchHit, SearchPage, Stats
+from lango_store._values.reports import ExpiryReport, OwedPage, Page, SearchHit, SearchPage
 from lango_store._values.session import Session
 from lango_store.aio import (
     AsyncConversation,
@@ -84,7 +86,7 @@ from lango_store.errors import (
     UnknownFeature,
     UnsupportedDatabase,
 )
-from lango_store.store import Store
+from lango_store.store import Maintenance, Store
 
 __all__ = ["AsyncConversation", "AsyncRunningTurn", "AsyncStore", "Conversation", "RunningTurn", "Store"]
 __all__ += ["Filters", "SearchFilters", "WorkFilters", "create_engine", "read_only_engine"]

@@ -26,6 +26,8 @@ from lango_store._features.tail import following
 from lango_store._operations.session.lists import Filter, Filters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
+from lango_store._rooms.examination import aio as examination
+from lango_store._rooms.stats import aio as stats
 from lango_store._rooms.tool_calls import aio as tool_calls
 from lango_store._rooms.turns_in_progress import aio as turns_in_progress
 from lango_store._rooms.usage import aio as usage
@@ -34,7 +36,7 @@ from lango_store._values.model import Compaction, Message, SessionInfo, Unset
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation, RunningTurn, Turns
-from lango_store.store import Store, session_pages
+from lango_store.store import Maintenance, Store, session_pages
 
 
 def opening(
@@ -89,11 +91,10 @@ class AsyncTurns(turns_in_progress.InTurns, AsyncPart[Turns]):
     list = awaited(Turns.list)
 
 
-class AsyncMaintenance(AsyncPart[_features.Maintenance]):
+class AsyncMaintenance(examination.InMaintenance, AsyncPart[Maintenance]):
     """The methods of `Maintenance` as coroutines."""
 
-    move_payloads = awaited(_features.Maintenance.move_payloads)
-    examine = awaited(_features.Maintenance.examine)
+    move_payloads = awaited(Maintenance.move_payloads)
 
 
 class AsyncEdits(AsyncPart[_features.Edits]):
@@ -156,7 +157,9 @@ class StoreOptions(TypedDict, total=False):
     replica: str | sa.URL | None
 
 
-class AsyncStore(turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn], tool_calls.InStore, usage.InStore):
+class AsyncStore(
+    turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn], stats.InStore, tool_calls.InStore, usage.InStore
+):
     """A store for asyncio: the methods of `Store` as coroutines.
 
     They have the same names, arguments, results and exceptions.
@@ -309,7 +312,6 @@ class AsyncStore(turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
     search = awaited(Store.search)
-    stats = awaited(Store.stats)
 
     expire = awaited(Store.expire)
     delete_where = awaited(Store.delete_where)

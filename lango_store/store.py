@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -14,17 +14,19 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, DefaultTTL, TimeSource, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._features import Maintenance, Values
+from lango_store._features import Values
+from lango_store._features import maintenance as payloads
 from lango_store._features.tail.watcher import Watcher
 from lango_store._operations.binds import SHARED_VALUE
-from lango_store._operations.log import kept_copies
-from lango_store._operations.maintenance import stats
+from lango_store._operations.log import kept_copies, pending
 from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
 from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
-from lango_store._parts.groups import StoreFacade, store_group
+from lango_store._parts.groups import StoreFacade, StorePart, store_group
+from lango_store._rooms.examination import groups as examination
+from lango_store._rooms.stats import groups as stats
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import waiting
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
@@ -32,7 +34,7 @@ from lango_store._rooms.usage import groups as usage
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
-from lango_store._values.reports import ExpiryReport, Page, SearchPage, Stats
+from lango_store._values.reports import ExpiryReport, Page, SearchPage
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation, RunningTurn
 from lango_store.errors import InvalidState, SessionHeld
@@ -40,8 +42,13 @@ from lango_store.errors import InvalidState, SessionHeld
 R = TypeVar("R")
 
 
+class Maintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
+    """Maintenance of the tables of a store: `Store.maintenance`. `Store.expire` purges sessions."""
+
+
 class Store(
     turns_in_progress.InStore[Conversation, RunningTurn],
+    stats.InStore,
     tool_calls.InStore,
     usage.InStore,
     StoreFacade,
@@ -105,6 +112,8 @@ class Store(
             session = store.get("telegram:42")
         ```
     """
+
+    _waiting: ClassVar = [pending.count, waiting.count]
 
     def __init__(
         self,
@@ -657,15 +666,6 @@ class Store(
         return self._bound(self._context.at(position))
 
     # Maintenance
-
-    def stats(self) -> Stats:
-        """Return the numbers of sessions, messages and tokens, and the size of the tables.
-
-        Expired sessions are included.
-        """
-        return self._context.read_together(
-            lambda connection, _: stats.sum_up(connection, self._context.now(connection), waiting.count)
-        )
 
     def ping(self) -> None:
         """Check that the database answers, and that its schema and tables fit this release.

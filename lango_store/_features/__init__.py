@@ -4,9 +4,8 @@ A group is a small class with one subject, such as `conversation.drafts`. It hol
 session's key.
 """
 
-from lango_store._features.maintenance import Maintenance
 from lango_store._features.named_values.groups import Values
 from lango_store._features.versions.groups import Edits, Versions
 
-__all__ = ["Edits", "Maintenance", "Values", "Versions"]
+__all__ = ["Edits", "Values", "Versions"]
 """The groups of methods of the features."""

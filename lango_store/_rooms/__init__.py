@@ -11,5 +11,7 @@ ROOMS: Final = {
     "prompts": ("tool_calls",),
     "usage": (),
     "forks": ("versions",),
+    "stats": ("usage",),
+    "examination": ("stats",),
 }
 """The rooms, each with the rooms that it builds on. It imports no other room."""

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from lango_store._rooms.examination import commands as examination
+from lango_store._rooms.stats import commands as stats
 from lango_store._rooms.tool_calls.commands import calls, suspensions
 from lango_store._rooms.usage import commands as usage
 from lango_store.cli import (
@@ -46,9 +48,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=example("expire --archive cold.db --url sqlite:///agent.db"))(maintenance.expire)
-app.command(epilog=example("stats --url sqlite:///agent.db"))(maintenance.stats)
+app.command(epilog=example("stats --url sqlite:///agent.db"))(stats.stats)
 app.command(epilog=example("usage --by user,day --since 30d --url sqlite:///agent.db"))(usage.usage)
-app.command(epilog=example("doctor --url sqlite:///agent.db"))(maintenance.doctor)
+app.command(epilog=example("doctor --url sqlite:///agent.db"))(examination.doctor)
 app.command("import", epilog=example("import backup/lango_store.jsonl --url sqlite:///agent.db"))(interchange.import_)
 app.command(epilog=example("export --all --to backup --url sqlite:///agent.db"))(interchange.export)
 app.command(epilog=example("copy --from sqlite:///agent.db --to postgresql://db/agents"))(interchange.copy)

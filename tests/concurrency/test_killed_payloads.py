@@ -14,8 +14,8 @@ import pytest
 from support.polling import until
 from support.processes import Program
 
-from lango_store import Message, Store
-from lango_store._operations.maintenance import examination
+from lango_store import Maintenance, Message, Store
+from lango_store._rooms.examination import checks
 
 pytestmark = pytest.mark.slow
 
@@ -130,8 +130,9 @@ def whole_messages(store: Store, key: str) -> list[int]:
 
 def assert_consistent(store: Store) -> None:
     with store._context.snapshot() as connection:
-        for name in ("missing payload", "unused payload", "wrong counters", "orphans"):
-            assert examination.check(connection, name) == []
+        for check in (*checks.CHECKS, *Maintenance._checks):
+            if check.name in ("missing payload", "unused payload", "wrong counters", "orphans"):
+                assert checks.find(connection, check) == []
 
 
 @pytest.mark.timeout(120 + 5 * ROUNDS)

@@ -8,14 +8,15 @@ from support.paths import PACKAGE
 
 pytestmark = pytest.mark.slow
 
-PACKAGES = ("_connections", "_features", "_operations", "_rooms", "_rows", "_services")
+PACKAGES = ("_connections", "_features", "_operations", "_parts", "_rooms", "_rows", "_services")
 
 BUILT_PER_CALL = {
+    "_parts/checks.py": 1,  # for repairs
     "_rooms/tool_calls/suspensions.py": 1,  # filters
     "_rooms/usage/report.py": 1,  # filters and groups, row by row
     "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
     "_operations/log/changes.py": 1,  # all sessions of a table whose rows refer to messages, for `examine`
-    "_operations/maintenance/examination.py": 12,  # all sessions, row by row, and repairs
+    "_rooms/examination/checks.py": 11,  # all sessions, row by row, and repairs
     "_operations/session/expiry.py": 6,  # the filters of a purge, and lists of keys, by which Citus chooses servers
     "_operations/session/levels.py": 1,  # ranges of keys
     "_operations/log/messages.py": 1,  # any condition, for `turns`

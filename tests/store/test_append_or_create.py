@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.databases import MakeDatabase
 from support.factories import message, messages
+from support.session_checks import assert_sound
 from support.statements import watched
 
 from lango_store import (
@@ -25,10 +26,6 @@ from lango_store.testing import Clock
 FIELDS: dict[str, Any] = {"agent_id": "a", "user_id": "u", "title": "T", "model": "m", "settings": {"x": 1}}
 
 
-def problems(store: Store) -> list[Any]:
-    return [each for each in store.maintenance.examine() if each.name != "settings"]
-
-
 @pytest.mark.slow
 def test_append_with_create_creates_a_missing_session(store: Store) -> None:
     stored = store.append_message(
@@ -41,7 +38,7 @@ def test_append_with_create_creates_a_missing_session(store: Store) -> None:
     assert session.expires_at == session.updated_at + timedelta(hours=1) == session.created_at + timedelta(hours=1)
     assert {name: getattr(session, name) for name in FIELDS} == FIELDS
     assert (session.metadata, session.tools) == ({"y": [1]}, [{}])
-    assert problems(store) == []
+    assert_sound(store)
 
 
 def test_append_with_create_does_not_change_fields_of_an_existing_session(store: Store) -> None:
@@ -71,7 +68,7 @@ def test_save_turn_with_create_creates_the_session(store: Store) -> None:
     assert conversation.save_turn(messages(3), {"tokens": 5}, id="t", create=True).replayed
     assert conversation.save_turn(messages(1), create=True).turn_no == 2
     assert conversation.total_usage() == {"tokens": 5}
-    assert problems(store) == []
+    assert_sound(store)
 
 
 def test_append_with_create_uses_the_default_ttl(make_database: MakeDatabase) -> None:
@@ -91,7 +88,7 @@ def test_append_with_create_replaces_an_expired_session(store: Store, clock: Clo
     stored = store.append_message("k", message("new", id="i" if with_ids else None), create=True, title="new")
     session = store.get("k")
     assert (stored.seq, session.title, session.messages, session.expires_at) == (1, "new", [stored], None)
-    assert problems(store) == []
+    assert_sound(store)
 
 
 def test_repeated_append_with_create_stores_each_message_once(store: Store) -> None:
@@ -219,7 +216,7 @@ def test_concurrent_appends_with_create_create_one_session(store: Store, with_id
         assert sorted((each.content, each.seq) for each in session.messages) == sorted(
             (each.content, each.seq) for batch in written for each in batch
         )
-    assert problems(store) == []
+    assert_sound(store)
 
 
 def test_append_with_create_is_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:

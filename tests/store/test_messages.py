@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from support.databases import MakeDatabase
 from support.factories import contents, message, messages, seqs
+from support.session_checks import assert_sound
 from support.statements import watched
 from support.turns import messages_of
 
@@ -106,7 +107,7 @@ def test_created_at_is_stored_to_the_microsecond_in_utc(store: Store) -> None:
     stored = [each.created_at for each in conversation.all_messages()]
     assert stored == [created_at] * 6
     assert {each.tzinfo for each in stored if each is not None} == {UTC}
-    assert "time in another form" not in {each.name for each in store.maintenance.examine()}
+    assert_sound(store)
 
 
 def test_token_counter_is_not_called_for_invalid_messages(url: str) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
+from support.session_checks import assert_sound
 
 from lango_store import (
     Conflict,
@@ -131,7 +132,7 @@ def test_close_leaves_the_callers_engine_open(host_engine: sa.Engine) -> None:
             assert len(bound.get("k").messages) == len(store.get("k").messages) == 3
     for call in (
         lambda: store.get("k"),
-        lambda: store.stats(),
+        lambda: store.count(),
         lambda: store.create("late"),
         lambda: store.append_message("k", message()),
         lambda: store.conversation("k").append_messages(messages(1), replace_after=0),
@@ -281,26 +282,7 @@ def test_failed_append_in_callers_transaction_writes_nothing(store: Store, host_
                 append(store.using(host).open("k"))
             host.commit()
         assert store.get("k") == before, name
-    assert [finding for finding in store.maintenance.examine() if finding.name == "wrong counters"] == []
-
-
-@pytest.mark.slow
-def test_ping_examine_and_stats_use_the_callers_connection(url: str, empty_url: str) -> None:
-    engine = create_engine(url)
-    Store(engine).create("k", messages=messages(2))
-    other = create_engine(empty_url)  # without our tables; its only connection is in use
-    with other.connect(), engine.connect() as connection:
-        bound = Store(other).using(connection)
-        bound.ping()
-        assert [finding for finding in bound.maintenance.examine() if finding.name != "settings"] == []
-        assert bound.stats().messages == 2
-    memory = create_engine("sqlite://", pool_timeout=0.1)
-    with memory.connect() as in_use, engine.connect() as connection:
-        in_use.exec_driver_sql("SELECT 1")
-        findings = Store(memory).using(connection).maintenance.examine()
-        assert [finding for finding in findings if finding.name != "settings"] == []
-    for each in (engine, other, memory):
-        each.dispose()
+    assert_sound(store)
 
 
 def test_calls_on_an_engine_with_foreign_keys_off_are_refused(make_sqlite: MakeDatabase) -> None:

@@ -41,6 +41,7 @@ def delete(project: Path, room: str) -> list[str]:
     return deleted
 
 
+_ASSIGNMENTS: Final = (ast.AugAssign, ast.AnnAssign, ast.Assign)
 _FACADES: Final = {"InStore": "Store", "InConversation": "Conversation", "InTurn": "RunningTurn"}
 
 
@@ -87,9 +88,10 @@ class _Deletion:
             elif isinstance(node, ast.ClassDef):
                 self._delete_items(node, node.bases, [ast.unparse(each) for each in node.bases], None)
                 self._delete_from(node.body, node.name)
-            elif isinstance(node, ast.AugAssign | ast.Assign) and isinstance(node.value, ast.List):
+            elif isinstance(node, _ASSIGNMENTS) and isinstance(node.value, ast.List):
                 values = node.value.elts
-                self._delete_items(node, values, [ast.literal_eval(each) for each in values], None)
+                names = [str(each.value) if isinstance(each, ast.Constant) else ast.unparse(each) for each in values]
+                self._delete_items(node, values, names, None)
             elif isinstance(node, ast.FunctionDef) and (calls := [*self._arguments(node)]):
                 for call, argument in calls:
                     self._delete_items(call, call.args, [ast.unparse(each) for each in call.args], argument)
@@ -122,7 +124,7 @@ class _Deletion:
         kept = [not self._is_gone(name, module) for name in names]
         if all(kept):
             return
-        if isinstance(owner, ast.ImportFrom | ast.AugAssign | ast.Assign) and not any(kept):
+        if isinstance(owner, (ast.ImportFrom, *_ASSIGNMENTS)) and not any(kept):
             self._cut_lines(owner)
             return
         last_kept = max((n for n, keep in enumerate(kept) if keep), default=None)

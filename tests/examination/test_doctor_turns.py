@@ -3,8 +3,7 @@
 import pytest
 from support.factories import message, messages
 
-from lango_store import Store, create_engine
-from lango_store._values.reports import Finding
+from lango_store import Finding, Store, create_engine
 
 pytestmark = pytest.mark.slow
 

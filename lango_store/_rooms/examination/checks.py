@@ -1,4 +1,4 @@
-"""The checks of `doctor`: find damage and risky settings, and repair faults that have only one correct repair."""
+"""The checks of the core: they find damage and risky settings, and repair faults that have only one correct repair."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -26,14 +26,12 @@ from lango_store._operations.maintenance import search, transfer
 from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session_tables import CHILDREN, TABLES
-from lango_store._values.reports import Finding
+from lango_store._parts.checks import Check, Fault, lock, shown
+from lango_store._rooms.examination.values import Finding
 from lango_store.errors import DamagedMessage
 from lango_store.tables import Base
 
 _PAGE: Final = 1_000
-
-Fault = tuple[str, str, str]
-"""The subject, the detail and the remedy of a finding."""
 
 
 def _settings(connection: sa.Connection) -> Iterator[Fault]:
@@ -73,14 +71,14 @@ def _missing_indexes(connection: sa.Connection) -> Iterator[Fault]:
 def _counters(connection: sa.Connection) -> Iterator[Fault]:
     for key, wrong in counters.wrong(connection):
         faults = "; ".join(f"{name} is {stored}, its rows say {counted}" for name, (stored, counted) in wrong.items())
-        yield _shown(key), f"session {key!r}: {faults}", "doctor --repair counts again"
+        yield shown(key), f"session {key!r}: {faults}", "doctor --repair counts again"
 
 
 def _misplaced(connection: sa.Connection) -> Iterator[Fault]:
     query = sa.select(MESSAGE.c.session_key, sa.func.count(), sa.func.min(MESSAGE.c.seq)).where(removals.is_misplaced())
     for key, number, seq in connection.execute(query.group_by(MESSAGE.c.session_key)):
         detail = f"session {key!r}: {number} messages, such as {seq}, name a turn that does not contain them"
-        yield _shown(key), detail, "doctor --repair removes them from the turn"
+        yield shown(key), detail, "doctor --repair removes them from the turn"
 
 
 def _repeated_ids(connection: sa.Connection) -> Iterator[Fault]:
@@ -93,7 +91,7 @@ def _repeated_ids(connection: sa.Connection) -> Iterator[Fault]:
         for key, number, example in connection.execute(query.group_by(repeated.c.session_key)):
             detail = f"session {key!r}: {number} ids are stored more than once in {table.name}, such as {example!r}"
             remedy = f"set id to NULL in all rows but the first of each id, then rebuild the index uq_{table.name}_id"
-            yield _shown(key), detail, remedy
+            yield shown(key), detail, remedy
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Fault]:
@@ -106,18 +104,18 @@ def _orphans(connection: sa.Connection) -> Iterator[Fault]:
 def _without_message(connection: sa.Connection) -> Iterator[Fault]:
     for key, table, number, seq in changes.orphans(connection):
         detail = f"session {key!r}: {number} rows of {table} belong to messages that do not exist, such as {seq}"
-        yield _shown(key), detail, "doctor --repair deletes them"
+        yield shown(key), detail, "doctor --repair deletes them"
 
 
 def _missing_payloads(connection: sa.Connection) -> Iterator[Fault]:
     for key, seq, digest in payloads.missing(connection):
         detail = f"session {key!r}: payload {digest} of message {seq} is missing"
-        yield _shown(key), detail, f"restore a backup, or redact or delete message {seq}"
+        yield shown(key), detail, f"restore a backup, or redact or delete message {seq}"
 
 
 def _unused_payloads(connection: sa.Connection) -> Iterator[Fault]:
     for key, number in payloads.unused(connection):
-        yield _shown(key), f"session {key!r}: {number} payloads belong to no message", "doctor --repair deletes them"
+        yield shown(key), f"session {key!r}: {number} payloads belong to no message", "doctor --repair deletes them"
 
 
 _AWAITS_NOTHING: Final = sa.and_(owed.has(owed.IN_INBOX), ~sa.exists().where(of_session(INBOX, SESSION.c.key)))
@@ -127,7 +125,7 @@ _AWAITS_NOTHING: Final = sa.and_(owed.has(owed.IN_INBOX), ~sa.exists().where(of_
 def _empty_inboxes(connection: sa.Connection) -> Iterator[Fault]:
     for key in connection.scalars(sa.select(SESSION.c.key).where(_AWAITS_NOTHING)):
         detail = f"session {key!r} waits for a turn that takes its inbox, which has no messages"
-        yield _shown(key), detail, "doctor --repair ends the wait; put the messages again if they are not answered"
+        yield shown(key), detail, "doctor --repair ends the wait; put the messages again if they are not answered"
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
@@ -142,7 +140,7 @@ def _times(connection: sa.Connection) -> Iterator[Fault]:
         for owner, number, example in connection.execute(query):
             detail = f"session {owner!r}: {column} holds {number} in a form that does not sort, such as {example!r}"
             remedy = "doctor --repair rewrites those that have a time zone; correct the others with SQL"
-            yield _shown(owner), detail, f"{remedy}, in the form 2026-11-21T12:00:00.123456+00:00"
+            yield shown(owner), detail, f"{remedy}, in the form 2026-11-21T12:00:00.123456+00:00"
 
 
 def _rewrite_times(connection: sa.Connection, finding: Finding) -> bool:
@@ -198,7 +196,7 @@ def _decode(table: sa.Table, values: Sequence[Any]) -> None:
 def _delete_unreadable(connection: sa.Connection, table: sa.Table, owner: str) -> bool:
     """Delete the unreadable rows of a session or scope; return False if one of them cannot be found by its key."""
     if table is not SHARED_VALUE:
-        _lock(connection, owner)
+        lock(connection, owner)
     described = TABLES[table]
     query = sa.select(*described.selected).where(key_column(table) == owner)
     with dialect_of(connection).bytes_for_bad_text(connection):
@@ -220,10 +218,6 @@ def _delete_unreadable(connection: sa.Connection, table: sa.Table, owner: str) -
     return are_all
 
 
-def _lock(connection: sa.Connection, key: str) -> None:
-    connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update())
-
-
 def _damaged(
     connection: sa.Connection, columns: Sequence[sa.ColumnElement[Any]], decode: Callable[..., None]
 ) -> list[DamagedMessage]:
@@ -239,10 +233,6 @@ def _damaged(
             except DamagedMessage as error:
                 errors.append(error)
     return sorted(errors, key=lambda each: (each.key, each.seq, each.field))
-
-
-def _shown(key: Any) -> str:
-    return key if isinstance(key, str) else repr(key)
 
 
 def _search_index(connection: sa.Connection) -> Iterator[Fault]:
@@ -261,63 +251,72 @@ UNREADABLE: Final[dict[str, tuple[sa.Table, ...]]] = {
 }
 """The tables of each check for unreadable rows."""
 
-CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
-    "settings": _settings,
-    "damaged file": _damage,
-    "trigger": _triggers,
-    "distribution": _distribution,
-    "missing index": _missing_indexes,
-    "wrong counters": _counters,
-    "misplaced message": _misplaced,
-    "repeated id": _repeated_ids,
-    "orphans": _orphans,
-    "row without message": _without_message,
-    "missing payload": _missing_payloads,
-    "unused payload": _unused_payloads,
-    "empty inbox": _empty_inboxes,
-    "time in another form": _times,
-    "unreadable session": _sessions,
-    **{name: _unreadable(*tables) for name, tables in UNREADABLE.items()},
-    "search index": _search_index,
-}
-"""The checks by the name of their findings. They need all tables of the store."""
+
+def _create_index(connection: sa.Connection, name: str) -> None:
+    for table in Base.metadata.sorted_tables:
+        for index in table.indexes:
+            if index.name == name:
+                index.create(connection)
 
 
-def check(connection: sa.Connection, name: str) -> list[Finding]:
-    """Run one check and return its findings."""
-    faults = CHECKS[name](connection)
-    return [Finding(name=name, subject=subject, detail=detail, remedy=remedy) for subject, detail, remedy in faults]
+def _release_payloads(connection: sa.Connection, key: str) -> None:
+    lock(connection, key)
+    payloads.release(connection, key)
 
 
-def repair(connection: sa.Connection, finding: Finding, *, delete_unreadable: bool) -> bool:
+def _end_wait(connection: sa.Connection, key: str) -> None:
+    lock(connection, key)
+    awaiting = sa.update(SESSION).where(of_session(SESSION, key), _AWAITS_NOTHING)
+    connection.execute(awaiting.values(owed.EMPTIED))
+
+
+def _delete_without_message(connection: sa.Connection, key: str) -> None:
+    lock(connection, key)
+    changes.delete_orphans(connection, key)
+
+
+def _delete_orphans(connection: sa.Connection, name: str) -> None:
+    table = Base.metadata.tables[name]
+    connection.execute(sa.delete(table).where(_orphaned(table)))
+
+
+CHECKS: Final = [
+    Check("settings", _settings),
+    Check("damaged file", _damage),
+    Check("trigger", _triggers),
+    Check("distribution", _distribution),
+    Check("missing index", _missing_indexes, _create_index),
+    Check("wrong counters", _counters, counters.correct),
+    Check("misplaced message", _misplaced, removals.detach_misplaced),
+    Check("repeated id", _repeated_ids),
+    Check("orphans", _orphans, _delete_orphans),
+    Check("row without message", _without_message, _delete_without_message),
+    Check("missing payload", _missing_payloads),
+    Check("unused payload", _unused_payloads, _release_payloads),
+    Check("empty inbox", _empty_inboxes, _end_wait),
+    Check("time in another form", _times),
+    Check("unreadable session", _sessions),
+    *(Check(name, _unreadable(*tables)) for name, tables in UNREADABLE.items()),
+    Check("search index", _search_index),
+]
+
+
+def find(connection: sa.Connection, check: Check) -> list[Finding]:
+    """Run a check and return its findings."""
+    return [
+        Finding(name=check.name, subject=subject, detail=detail, remedy=remedy)
+        for subject, detail, remedy in check.find(connection)
+    ]
+
+
+def repair(connection: sa.Connection, check: Check, finding: Finding, *, delete_unreadable: bool) -> bool:
     """Repair the fault of a finding; return False if this function cannot repair it."""
     if finding.name in UNREADABLE and delete_unreadable:
         tables = UNREADABLE[finding.name]
         return sum(_delete_unreadable(connection, each, finding.subject) for each in tables) == len(tables)
     if finding.name == "time in another form":
         return _rewrite_times(connection, finding)
-    if finding.name == "missing index":
-        for table in Base.metadata.sorted_tables:
-            for index in table.indexes:
-                if index.name == finding.subject:
-                    index.create(connection)
-    elif finding.name == "wrong counters":
-        counters.correct(connection, finding.subject)
-    elif finding.name == "misplaced message":
-        removals.detach_misplaced(connection, finding.subject)
-    elif finding.name == "unused payload":
-        _lock(connection, finding.subject)
-        payloads.release(connection, finding.subject)
-    elif finding.name == "empty inbox":
-        _lock(connection, finding.subject)
-        awaiting = sa.update(SESSION).where(of_session(SESSION, finding.subject), _AWAITS_NOTHING)
-        connection.execute(awaiting.values(owed.EMPTIED))
-    elif finding.name == "row without message":
-        _lock(connection, finding.subject)
-        changes.delete_orphans(connection, finding.subject)
-    elif finding.name == "orphans":
-        table = Base.metadata.tables[finding.subject]
-        connection.execute(sa.delete(table).where(_orphaned(table)))
-    else:
+    if check.repair is None:
         return False
+    check.repair(connection, finding.subject)
     return True

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import NOW, SESSION, time
-from lango_store._operations.log import payloads, pending
-from lango_store._values.reports import AgentStats, Stats
+from lango_store._operations.log import payloads
+from lango_store._rooms.stats.values import AgentStats, Stats
 from lango_store.errors import DamagedDatabase
 from lango_store.tables import Base, expired_at
 
@@ -61,7 +61,7 @@ def sum_up(connection: sa.Connection, now: datetime, *counts: CountWaiting) -> S
         saved_bytes=whole - payload_bytes,
         agents=agents,
         expiring=expiring,
-        **{name: number for count in (pending.count, *counts) for name, number in count(connection, now).items()},
+        **{name: number for count in counts for name, number in count(connection, now).items()},
     )
 
 

@@ -8,8 +8,7 @@ from support.commands import run
 from support.damage import said
 from support.factories import message, messages
 
-from lango_store import AsyncStore, Store
-from lango_store._values.reports import Finding
+from lango_store import AsyncStore, Finding, Store
 
 NUMBER = "1" * 5_000  # more digits than Python parses
 

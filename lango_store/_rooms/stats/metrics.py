@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from lango_store._rooms.stats.values import Stats
 from lango_store._rooms.usage.values import UsageRow
-from lango_store._values.reports import Stats
 
 _HELP: Final = {
     "sessions": "Sessions, live and expired.",

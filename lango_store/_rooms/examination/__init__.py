@@ -1,0 +1,1 @@
+"""The checks of `doctor`: find damage, and repair faults that have only one correct repair."""

@@ -1,0 +1,1 @@
+"""Totals of a store: `Store.stats`, and metrics for Prometheus."""
