@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from lango_store import Conversation, LangoStoreError, Message
 from lango_store._dialect.sqlite import SQLite
 from lango_store._operations.binds import IS_STORED_TURN, LIVE
-from lango_store._operations.log import append_statements, leases, owed
+from lango_store._operations.log import append_statements, owed
 from lango_store._rooms.tool_calls import calls, suspensions
-from lango_store._rooms.turns_in_progress import claims, running, working
+from lango_store._rooms.turns_in_progress import claims, leases, running, working
 
 _append, _read, _tail = Conversation.append_messages, Conversation.all_messages, Conversation.tail
 _insert = append_statements.insert_messages
@@ -74,8 +74,7 @@ def _read_again(self: Conversation) -> list[Message]:
 
 def _take(*conditions: Any) -> None:
     turn = {"lease_token": leases._TOKEN, "lease_turn": leases._TURN} | owed.BEGUN
-    end = append_statements.lease_end
-    _plant(leases, _take=leases._update(lambda dialect: turn | {"lease_until": end(dialect)}, LIVE, *conditions))
+    _plant(leases, _take=leases._update(lambda dialect: turn | leases._end(dialect), LIVE, *conditions))
 
 
 def _run_stored_turns_again() -> None:
@@ -105,7 +104,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "stale-read": lambda: _plant(Conversation, all_messages=_read_again),
     "tail-skips": lambda: _plant(Conversation, tail=_last_of_each_event),
     "no-lease": lambda: _take(~IS_STORED_TURN),
-    "lease-without-token": lambda: _plant(append_statements, _HAS_LEASE=()),
+    "lease-without-token": lambda: _plant(leases.Lease.sql, conditions=()),
     "stored-turn-runs-again": _run_stored_turns_again,
     "turn-forgotten": lambda: _plant(claims, is_any_due=lambda *_: False),
     "turn-dropped": lambda: _plant(working.Worker, begin=_begin_dropping),

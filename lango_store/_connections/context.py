@@ -28,11 +28,11 @@ from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import busy_timeout, database_file
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
-from lango_store._operations.log import leases
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.kept_copies import keeping
 from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import ANYTHING, Expected, Lease
+from lango_store._operations.session.guards import Guard
+from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rows.encoding import aware
 from lango_store._rows.payloads import threshold_of
 from lango_store._values.model import UNSET, Message, MessageRole, SessionInfo, Unset, new_key
@@ -164,9 +164,9 @@ class Context:
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._allow_replica = True
         self._is_bound = False
-        self._lease: tuple[str, Lease] | None = None
-        self.workers: set[Callable[[], None]] = set()
-        """Functions that are called after transactions of this store that a worker may be waiting for."""
+        self._guard: tuple[str, Guard] | None = None
+        self.after_transact: set[Callable[[], None]] = set()
+        """Functions that are called after transactions of this store."""
         self.telemetry = Telemetry()
         """Records calls if `telemetry.instrument` has set it up."""
         self.in_callers_transaction = False
@@ -316,7 +316,7 @@ class Context:
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
         cancellation.begin_write()
-        opened = self._connections.single(writes=True) if self._lease is None else self.transaction()
+        opened = self._connections.single(writes=True) if self._guard is None else self.transaction()
         with opened as connection:
             return operation(connection, self.moment(connection), *args, **options)
 
@@ -340,8 +340,8 @@ class Context:
     ) -> R:
         with self.transaction() as connection, keeping(connection, self._keep_removed):
             result = operation(connection, self.now(connection), *args, **options)
-        for wake in (*self.workers,):
-            wake()
+        for call in (*self.after_transact,):
+            call()
         return result
 
     # Connections
@@ -353,9 +353,9 @@ class Context:
     def single_write(self, expected: Expected = ANYTHING) -> AbstractContextManager[AnyConnection]:
         """Open a connection for one write, committed with as few round trips as the database allows.
 
-        If the write itself compares a lease, `expected` names it.
+        If the write itself has a guard, `expected` names it.
         """
-        if self._lease is not None and expected.lease is None:
+        if self._guard is not None and expected.guard is None:
             return self.transaction()
         cancellation.begin_write()
         return self._connections.single(writes=True)
@@ -368,13 +368,15 @@ class Context:
         """Open a connection for a transaction; with `synced`, the commit waits for the disk."""
         cancellation.begin_write()
         opened = self._connections.transaction(synced=synced)
-        return opened if self._lease is None else self._leased(opened, *self._lease)
+        return opened if self._guard is None else self._guarded(opened, *self._guard)
 
     @contextmanager
-    def _leased(self, opened: AbstractContextManager[sa.Connection], key: str, lease: Lease) -> Iterator[sa.Connection]:
-        """Compare and extend a lease at the beginning of a transaction; its session stays locked until the end."""
+    def _guarded(
+        self, opened: AbstractContextManager[sa.Connection], key: str, guard: Guard
+    ) -> Iterator[sa.Connection]:
+        """Check a guard at the beginning of a transaction; its session stays locked until the end."""
         with opened as connection:
-            leases.extend(connection, self.moment(connection), key, lease)
+            guard.renew(connection, self.moment(connection), key)
             yield connection
 
     def ping(self) -> None:
@@ -425,25 +427,25 @@ class Context:
         context._allow_replica = False
         return context
 
-    def leased(self, key: str, lease: Lease) -> Context:
-        """Return a copy of this context for a turn in progress: all its writes need the lease."""
+    def guarded(self, key: str, guard: Guard) -> Context:
+        """Return a copy of this context whose writes all have the guard of a session."""
         context = copy.copy(self)
-        context._lease = key, lease
+        context._guard = key, guard
         return context
 
-    def unleased(self) -> Context:
-        """Return a copy of this context whose writes need no lease."""
+    def unguarded(self) -> Context:
+        """Return a copy of this context whose writes have no guard."""
         context = copy.copy(self)
-        context._lease = None
+        context._guard = None
         return context
 
     def expected(
         self, key: str, last_seq: int | None, revision: int | None, intact_since: SessionInfo | None = None
     ) -> Expected:
-        """Return what an append expects of its session, including the lease of the turn in progress."""
-        lease = self._lease[1] if self._lease is not None and self._lease[0] == key else None
-        accepts_anything = last_seq is None and revision is None and lease is None and intact_since is None
-        return ANYTHING if accepts_anything else Expected(last_seq, revision, lease, intact_since)
+        """Return what an append expects of its session, with the guard of this context if it is of the session."""
+        guard = self._guard[1] if self._guard is not None and self._guard[0] == key else None
+        accepts_anything = last_seq is None and revision is None and guard is None and intact_since is None
+        return ANYTHING if accepts_anything else Expected(last_seq, revision, guard, intact_since)
 
     def ignoring_expiry(self) -> Context:
         """Return a copy of this context for reads that also find expired sessions."""

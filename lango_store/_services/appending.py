@@ -8,11 +8,12 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
-from lango_store._operations.log import appends, leases
+from lango_store._operations.log import appends
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.session import sessions
+from lango_store._operations.session.guards import Guard
 from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
-from lango_store._values.model import UNSET, Message, MessageRole, SessionFields, SessionInfo, Unset
+from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
 from lango_store.errors import (
     Conflict,
     DatabaseBusy,
@@ -94,14 +95,13 @@ def append_with_retry(
 
     `write` and `write_new_ids` have the signatures of `append` and `append_new_ids` in `_operations.log.appends`.
     `new_if_missing`, if set, is created in place of a missing or expired session, unless `expected` requires an
-    existing session: then `Conflict` is raised. An answer ends the draft of the turn whose lease is expected.
+    existing session: then `Conflict` is raised.
     """
     has_ids = has_ids or bool(new.ids)
-    draft = None if expected.lease is None else expected.lease.draft
-    if draft is not None and draft.texts and any(each.role.canonical is MessageRole.ASSISTANT for each in new.messages):
+    if expected.guard is not None and expected.guard.needs_more(new.messages):
         run = context.transact if has_ids else context.transact_once
-        stored = run(_append_answer, key, new, expected, write_new_ids)
-        draft.forget()
+        stored = run(_append_more, key, new, expected.guard, expected, write_new_ids)
+        expected.guard.note_more()
         return stored
     create = None if new_if_missing is None or expected.needs_session else new_if_missing
     arguments = (context, key, new, expected, create, write, write_new_ids, has_ids)
@@ -125,13 +125,18 @@ def append_with_retry(
         ) from error
 
 
-def _append_answer(
-    connection: sa.Connection, now: datetime, key: str, new: Batch, expected: Expected, write_new_ids: Callable[..., R]
+def _append_more(
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    new: Batch,
+    guard: Guard,
+    expected: Expected,
+    write_new_ids: Callable[..., R],
 ) -> R:
-    """Append messages under a lease, and delete the draft of the answer that they contain."""
+    """Append messages, and write what their guard has to write with them."""
     stored = write_new_ids(connection, now, key, new, expected)
-    if expected.lease is not None:
-        leases.delete_draft(connection, key, expected.lease.token)
+    guard.write_more(connection, key)
     return stored
 
 

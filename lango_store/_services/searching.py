@@ -51,7 +51,7 @@ def find(
             if context.in_callers_transaction or not _index(context).can_drain(connection):
                 return page(connection)
         with suppress(DatabaseUnavailable):  # read-only file or full disk: search what is already indexed
-            search.drain(context.unleased().transaction, _MAX_DRAINED, _pace(context))
+            search.drain(context.unguarded().transaction, _MAX_DRAINED, _pace(context))
         with context.snapshot() as connection:
             return page(connection)
     except LangoStoreError as error:
@@ -76,8 +76,8 @@ def drain(context: Context) -> None:
             fault = index.fault(connection)
             number = index.queued(connection) if fault is None else 0
         if fault is None:
-            search.drain(context.unleased().transaction, number, _pace(context))
-            with context.unleased().transaction() as connection:
+            search.drain(context.unguarded().transaction, number, _pace(context))
+            with context.unguarded().transaction() as connection:
                 index.purge(connection)
     except LangoStoreError as error:
         damage = _damage(context, error)

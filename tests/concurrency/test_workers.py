@@ -61,13 +61,13 @@ class Working(threading.Thread):
         self.store, self.handle = store, handle
         self.options = {"poll": NEVER} | options
         self.start()
-        until(lambda: bool(store._context.workers))
+        until(lambda: bool(store._context.after_transact))
 
     def run(self) -> None:
         self.store.work(self.handle, **self.options)
 
     def stop(self) -> None:
-        for wake in self.store._context.workers:
+        for wake in self.store._context.after_transact:
             wake.__self__._stop()  # type: ignore[attr-defined]
         assert stopped(self)
 

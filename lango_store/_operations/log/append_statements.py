@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from lango_store._dialect import Dialect, IfTimeBound
+from lango_store._dialect import Dialect
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
-    IS_STORED_TURN,
     KEY,
     LIVE,
     LIVE_SESSION,
@@ -28,9 +27,9 @@ from lango_store._operations.binds import (
     number,
     of_session,
 )
-from lango_store._operations.log import owed
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS
 from lango_store._operations.session import sessions
+from lango_store._operations.session.guards import GuardSql
 from lango_store._rows.columns import TimeColumn
 from lango_store.tables import live_at
 
@@ -50,8 +49,6 @@ _IS_EXPECTED: Final = tuple(
 )
 """Conditions for `after` and `expect`. A bound NULL matches every session, so calls on a server use the same SQL."""
 
-_HAS_LEASE: Final = (SESSION.c.lease_token == number("lease_token"),)
-
 _IS_INTACT: Final = (
     SESSION.c.revision.between(number("since"), number("since_limit")),
     SESSION.c.last_seq - SESSION.c.message_count - SESSION.c.record_count == number("removed"),
@@ -62,53 +59,48 @@ _IS_INTACT: Final = (
 class Conditions(NamedTuple):
     """The conditions that only some appends have. Only their statements contain them; other appends cost no more."""
 
-    leased: bool = False
-    """The append needs the lease of a turn in progress, and extends the lease."""
+    guard: GuardSql | None = None
+    """The append has a guard."""
     intact: bool = False
     """The append needs a session of which no message was changed or removed."""
 
 
-CONDITIONS: Final = {
-    (leased, intact): Conditions(leased, intact) for leased in (False, True) for intact in (False, True)
-}
-"""All conditions: looking them up costs less than creating them."""
+conditions_of: Final = functools.cache(Conditions)
+"""Returns conditions: looking them up costs less than creating them."""
 
-_COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
+COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
 """The only columns that an append returns, so that damage in another column does not fail the append."""
 
 
 def _expected(conditions: Conditions, has_numbers: bool = True) -> tuple[sa.ColumnElement[bool], ...]:
-    return _IS_EXPECTED * has_numbers + _HAS_LEASE * conditions.leased + _IS_INTACT * conditions.intact
+    of_guard = () if conditions.guard is None else conditions.guard.conditions
+    return _IS_EXPECTED * has_numbers + of_guard + _IS_INTACT * conditions.intact
 
 
-def _counted(dialect: Dialect, now: sa.ColumnElement[datetime], *, leased: bool = False) -> dict[sa.Column[Any], Any]:
+def counted(
+    dialect: Dialect, now: sa.ColumnElement[datetime] = NOW, guard: GuardSql | None = None
+) -> dict[sa.Column[Any], Any]:
+    """Return the values of a session's row after an append, with those that the guard sets."""
     counters = {name: SESSION.c[name] + added for name, added in _ADDED.items()}
     times = {"updated_at": now, "expires_at": dialect.later_expiry(now, SESSION.c)}
-    if leased:
-        times["lease_until"] = lease_end(dialect, now)
-    return {SESSION.c[name]: value for name, value in (counters | times | sessions.REVISED).items()}
-
-
-def lease_end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> sa.ColumnElement[datetime]:
-    """Return a lease's new end: the bound `lease_until` if `now` is bound, else server time plus `lease_seconds`."""
-    seconds: sa.BindParameter[float] = sa.bindparam("lease_seconds", type_=sa.Double(), required=True)
-    return IfTimeBound(column(SESSION.c.lease_until), dialect.next_expiry(now, seconds))
+    of_guard = {} if guard is None else guard.values(dialect, now)
+    return {SESSION.c[name]: value for name, value in (counters | times | sessions.REVISED | of_guard).items()}
 
 
 def _count(dialect: Dialect, conditions: Conditions, *, has_numbers: bool = True) -> sa.UpdateBase:
     # This update comes first, because it takes the row lock (on SQLite the write lock). Therefore two writers never get
     # the same seq, and seqs are in the order of the commits.
-    counted = _counted(dialect, NOW, leased=conditions.leased)
+    values = counted(dialect, guard=conditions.guard)
     expected = _expected(conditions, has_numbers)
-    return sa.update(SESSION).where(LIVE_SESSION, *expected).values(counted).returning(*_COUNTED)
+    return sa.update(SESSION).where(LIVE_SESSION, *expected).values(values).returning(*COUNTED)
 
 
 def _count_or_create(dialect: Dialect) -> sa.UpdateBase:
     insert: Any = sessions.insertion(dialect, _ADDED)
     upsert = insert.on_conflict_do_update(
-        index_elements=[SESSION.c.key], set_=_counted(dialect, NOW), where=sa.and_(LIVE, *_IS_EXPECTED)
+        index_elements=[SESSION.c.key], set_=counted(dialect), where=sa.and_(LIVE, *_IS_EXPECTED)
     )
-    return upsert.returning(*_COUNTED)  # type: ignore[no-any-return]
+    return upsert.returning(*COUNTED)  # type: ignore[no-any-return]
 
 
 def _bound_messages() -> Any:
@@ -135,7 +127,7 @@ def _insert_messages(
     turn_no: sa.ColumnElement[int] | None,
     *,
     one: bool,
-    leased: bool,
+    conditions: Conditions,
 ) -> sa.Insert:
     """Insert the bound messages; the last one gets `last_seq`. Without `one`, each column is bound as an array."""
     source = session
@@ -150,7 +142,7 @@ def _insert_messages(
     row |= {"session_key": key, "created_at": sa.func.coalesce(row["created_at"], now), "logged_at": logged_at}
     if turn_no is not None:
         row["turn_no"] = turn_no
-    if leased:
+    if conditions.guard is not None:
         row["taken_by"] = column(MESSAGE.c.taken_by)
     return sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values()).select_from(source))
 
@@ -194,7 +186,7 @@ def _append(
     session = (_count_or_create(dialect) if creates else _count(dialect, conditions)).cte("session")
     last_seq, now, turn_no = session.c
     number_of_turn = turn_no if turn else None
-    inserted = _insert_messages(session, KEY, last_seq, now, number_of_turn, one=one, leased=conditions.leased)
+    inserted = _insert_messages(session, KEY, last_seq, now, number_of_turn, one=one, conditions=conditions)
     inserts = [inserted.cte("messages")]
     if turn:
         row = turn_row(turn_no, last_seq)
@@ -240,12 +232,6 @@ def insert_messages(*names: str) -> Statement:
 insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(turn_row(number("turn_no"), number("last_seq"))))
 
 
-def end_of_turn(dialect: Dialect) -> sa.Update:
-    """Count a turn in progress and release its lease, if the session has the lease and the turn is not stored."""
-    counted = _counted(dialect, NOW) | {SESSION.c[name]: value for name, value in owed.SAVED.items()}
-    return sa.update(SESSION).where(LIVE_SESSION, *_HAS_LEASE, ~IS_STORED_TURN).values(counted).returning(*_COUNTED)
-
-
 # Citus: all statements are sent together, so no statement can use the result of an earlier one. The first ones insert
 # rows after the session's last_seq. The last one increases the session's counters if it finds such rows.
 
@@ -263,7 +249,7 @@ def _messages_first(conditions: Conditions, *, one: bool, turn: bool) -> sa.Exec
     session = _locked_session(conditions)
     turn_no = session.c.last_turn_no + 1 if turn else None
     last_seq = session.c.last_seq + number("seqs_added")
-    return _insert_messages(session, session.c.key, last_seq, NOW_TOGETHER, turn_no, one=one, leased=conditions.leased)
+    return _insert_messages(session, session.c.key, last_seq, NOW_TOGETHER, turn_no, one=one, conditions=conditions)
 
 
 def _then_turn(conditions: Conditions, *, after_messages: bool) -> sa.Executable:
@@ -277,8 +263,8 @@ def _then_turn(conditions: Conditions, *, after_messages: bool) -> sa.Executable
 
 def _count_last(dialect: Dialect, conditions: Conditions, *, has_messages: bool) -> sa.Executable:
     written = _NEW_MESSAGE if has_messages else _NEW_TURN
-    counted = _counted(dialect, NOW_TOGETHER, leased=conditions.leased)
-    return sa.update(SESSION).where(of_session(SESSION), written).values(counted).returning(*_COUNTED)
+    values = counted(dialect, NOW_TOGETHER, conditions.guard)
+    return sa.update(SESSION).where(of_session(SESSION), written).values(values).returning(*COUNTED)
 
 
 @functools.cache

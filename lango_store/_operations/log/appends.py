@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,8 @@ from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
 from lango_store._dialect.statement import Statement, is_single_operation, run_in_order, run_together
 from lango_store._operations.binds import MESSAGE, arrays_of, number, of_session
 from lango_store._operations.log import append_statements as statements
-from lango_store._operations.log import changes, leases, messages, payloads, removals
+from lango_store._operations.log import changes, messages, payloads, removals
+from lango_store._operations.log.append_statements import Conditions
 from lango_store._operations.log.messages import check_seq
 from lango_store._operations.rows import (
     MESSAGE_INPUT_FIELDS,
@@ -23,6 +24,7 @@ from lango_store._operations.rows import (
     whole_number,
 )
 from lango_store._operations.session import sessions
+from lango_store._operations.session.guards import Guard
 from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
 from lango_store._rows.encoding import checked_key
 from lango_store._rows.payloads import JSON_COLUMNS, Threshold, move
@@ -146,8 +148,8 @@ def append_new_ids(
         return append(connection, now, key, new, expected)
     stored = messages.read_by_ids(connection, key, new.ids)
     fresh = select_unstored(new, stored)
-    if not fresh.rows and expected.lease is not None:
-        leases.extend(connection, now, key, expected.lease)
+    if not fresh.rows and expected.guard is not None:
+        expected.guard.renew(connection, now, key)
     return merge_stored(new, stored, append(connection, now, key, fresh, expected) if fresh.rows else [])
 
 
@@ -213,10 +215,10 @@ def write(
         "tokens_added": new.tokens,
         "turns_added": 0,
     }
-    taken_by = None
-    if expected.lease is not None:
-        params |= expected.lease.bound(dialect, now)
-        params["taken_by"] = taken_by = expected.lease.turn_id
+    guard, taken_by = expected.guard, None
+    if guard is not None:
+        params |= guard.bound(dialect, now)
+        params["taken_by"] = taken_by = guard.turn_id
     if expected.intact_since is not None:
         params |= sessions.bound_intact(expected.intact_since)
     if turn is not None:
@@ -225,8 +227,9 @@ def write(
     if new.bodies:
         params |= {"digests": list(new.bodies), "bodies": list(new.bodies.values())}
     method = _METHODS[dialect.append_method]
+    conditions = statements.conditions_of(None if guard is None else guard.sql, "since" in params)
     tries = sessions.MAX_TRIES
-    while (row := method(connection, now, params, new.rows, create)) is None:
+    while (row := method(connection, now, params, new.rows, create, conditions, guard)) is None:
         tries -= 1
         try:
             sessions.raise_unmatched(connection, now, key, expected, tries_left=tries)
@@ -246,18 +249,27 @@ def write(
 
 Row = dict[str, Any]
 
-_Method = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], NewSession | None], Sequence[Any] | None]
+_Method = Callable[
+    [AnyConnection, Moment, dict[str, Any], Sequence[Row], NewSession | None, Conditions, Guard | None],
+    Sequence[Any] | None,
+]
 """Writes messages and returns the session's counters; if no session matches, writes nothing and returns None."""
 
 
 def _by_statement(
-    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: NewSession | None
+    connection: AnyConnection,
+    now: Moment,
+    params: dict[str, Any],
+    rows: Sequence[Row],
+    create: NewSession | None,
+    conditions: Conditions,
+    guard: Guard | None,
 ) -> Sequence[Any] | None:
     statement = statements.append(
         one=len(rows) == 1,
         turn=params["turns_added"] > 0,
         creates=create is not None,
-        conditions=statements.CONDITIONS["lease_token" in params, "since" in params],
+        conditions=conditions,
         payloads="digests" in params,
     )
     if create is not None:
@@ -267,10 +279,16 @@ def _by_statement(
 
 
 def _in_transaction(
-    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: NewSession | None
+    connection: AnyConnection,
+    now: Moment,
+    params: dict[str, Any],
+    rows: Sequence[Row],
+    create: NewSession | None,
+    conditions: Conditions,
+    guard: Guard | None,
 ) -> Sequence[Any] | None:
     has_numbers = params["after"] is not None or params["expect"] is not None
-    count = statements.count(statements.CONDITIONS["lease_token" in params, "since" in params], has_numbers=has_numbers)
+    count = statements.count(conditions, has_numbers=has_numbers)
     counters = count.run(connection, params)
     if not counters and create is not None and sessions.insert(connection, now, create):
         counters = count.run(connection, params)
@@ -311,12 +329,18 @@ def _in_transaction(
 
 
 def _by_pipeline(
-    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: NewSession | None
+    connection: AnyConnection,
+    now: Moment,
+    params: dict[str, Any],
+    rows: Sequence[Row],
+    create: NewSession | None,
+    conditions: Conditions,
+    guard: Guard | None,
 ) -> Sequence[Any] | None:
     pipeline = statements.pipeline(
         min(len(rows), 2),
         turn=params["turns_added"] > 0,
-        conditions=statements.CONDITIONS["lease_token" in params, "since" in params],
+        conditions=conditions,
         payloads="digests" in params,
     )
     params = params | _messages(rows)
@@ -327,8 +351,8 @@ def _by_pipeline(
     # Bind the time: the server's now() returns the start of the transaction, which may be long ago.
     now = now or sessions.server_time(connection)
     params["now"] = now
-    if "lease_token" in params:
-        params["lease_until"] = now + timedelta(seconds=params["lease_seconds"])
+    if guard is not None:
+        params |= guard.bound(dialect_of(connection), now)
     with dialect_of(connection).short_transaction(connection):
         counters = run_in_order(connection, pipeline, params)
         if not counters and create is not None and sessions.insert(connection, now, create):
@@ -365,10 +389,11 @@ def replace(
     if len(stored) == len(new.ids) and _follows(connection, key, new, after):
         return [_replayed(stored[str(message.id)]) for message in new.messages]
     expected.check(key, session)
-    sessions.check_lease(connection, key, expected.lease)
+    if expected.guard is not None:
+        expected.guard.check(connection, key)
     removals.reject_gap(connection, key, after)
     removals.cut(connection, now, key, after, session.last_seq)
-    appended = append_new_ids(connection, now, key, new, Expected(lease=expected.lease))
+    appended = append_new_ids(connection, now, key, new, Expected(guard=expected.guard))
     if appended:
         changes.note_added(connection, key, session.last_seq + 1, max(each.seq for each in appended))
     return appended

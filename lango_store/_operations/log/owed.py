@@ -34,6 +34,9 @@ NEVER: Final = datetime.max.replace(tzinfo=UTC)
 NEVER_STORED: Final[sa.ColumnElement[datetime]] = sa.literal_column(f"'{encode_time_text(NEVER)}'", TimeColumn())
 """`NEVER` as SQL."""
 
+IS_ENDED: Final = sa.or_(SESSION.c.lease_token.is_(None), SESSION.c.lease_until <= NOW)
+"""Matches sessions without a running turn."""
+
 Values = dict[str, Any]
 
 

@@ -8,13 +8,13 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import LIVE, SESSION, time
-from lango_store._operations.log import leases, owed
+from lango_store._operations.log import owed
 from lango_store._rows.encoding import decode_time
 from lango_store.errors import DamagedDatabase
 
 
 def _owed(*conditions: sa.ColumnElement[bool]) -> sa.Executable:
-    return sa.select(sa.func.count(), sa.func.min(SESSION.c.owed_at)).where(LIVE, leases.IS_ENDED, *conditions)
+    return sa.select(sa.func.count(), sa.func.min(SESSION.c.owed_at)).where(LIVE, owed.IS_ENDED, *conditions)
 
 
 _waiting: Final = Statement(_owed(SESSION.c.owed_at < time("never")))

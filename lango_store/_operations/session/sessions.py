@@ -4,7 +4,7 @@ import functools
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -23,10 +23,11 @@ from lango_store._operations.binds import (
     of_session,
 )
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, encode_session, session_info, whole_number
+from lango_store._operations.session.guards import Guard
 from lango_store._rows.encoding import checked_key, decode_time
 from lango_store._values.model import UNSET, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store._values.value import copied
-from lango_store.errors import Conflict, LeaseLost, NotPermitted, SessionExists, SessionExpired, SessionNotFound, quoted
+from lango_store.errors import Conflict, NotPermitted, SessionExists, SessionExpired, SessionNotFound, quoted
 from lango_store.tables import expired_at
 
 MAX_TTL: Final = timedelta(days=36_525)
@@ -110,45 +111,6 @@ def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
     return info_with_incarnation(connection, now, key)[1]
 
 
-SHORTEST_LEASE: Final = timedelta(milliseconds=1)
-
-
-def new_token() -> int:
-    """Return a random number that identifies the owner of a lease or of a call."""
-    return secrets.randbits(62)  # backups refuse larger numbers
-
-
-class Pieces:
-    """The pieces of the answer that a turn is streaming. The first `flushed` pieces are stored, since `flushed_at`."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin the next answer."""
-        self.texts: list[str] = []
-        self.flushed = 0
-        self.flushed_at = float("-inf")
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The lease of a turn in progress: a random token in the session's row, and the seconds after which it ends.
-
-    All writers that have the lease share the `draft` of the turn.
-    """
-
-    token: int
-    seconds: float
-    turn_id: str
-    draft: Pieces = field(default_factory=Pieces, compare=False)
-
-    def bound(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
-        """Return the values to bind, besides `now`, in a statement that needs the lease and extends it."""
-        until = None if now is None else dialect.time(now + timedelta(seconds=self.seconds))
-        return {"lease_token": self.token, "lease_seconds": self.seconds, "lease_until": until}
-
-
 @dataclass(frozen=True)
 class Expected:
     """The facts that a write expects of a session; None accepts anything.
@@ -158,7 +120,7 @@ class Expected:
 
     last_seq: int | None = None
     revision: int | None = None
-    lease: Lease | None = None
+    guard: Guard | None = None
     intact_since: SessionInfo | None = None
 
     def __post_init__(self) -> None:
@@ -174,10 +136,10 @@ class Expected:
     @property
     def needs_session(self) -> bool:
         """True if only an existing session can meet these expectations."""
-        return bool(self.last_seq) or (self.revision, self.lease, self.intact_since) != (None, None, None)
+        return bool(self.last_seq) or (self.revision, self.guard, self.intact_since) != (None, None, None)
 
     def check(self, key: str, session: "Locked | SessionInfo") -> None:
-        """Raise `Conflict` for a session with other numbers; the lease is not checked."""
+        """Raise `Conflict` for a session with other numbers; the guard is not checked."""
         last_seq, revision = session.last_seq, session.revision
         if self.last_seq is not None and last_seq != self.last_seq:
             raise Conflict(key, expected=self.last_seq, last_seq=last_seq)
@@ -216,21 +178,10 @@ def raise_unmatched(
     `NotPermitted`, because the database does not allow the role to write the row.
     """
     expected.check(key, info(connection, now, key))
-    check_lease(connection, key, expected.lease)
+    if expected.guard is not None:
+        expected.guard.check(connection, key)
     if not tries_left:
         raise not_permitted(key)
-
-
-_token = Statement(lambda _: sa.select(SESSION.c.lease_token, SESSION.c.last_seq).where(of_session(SESSION)))
-
-
-def check_lease(connection: AnyConnection, key: str, lease: Lease | None) -> None:
-    """Raise `LeaseLost` if the session no longer has this lease; with None, do nothing."""
-    if lease is None:
-        return
-    for token, last_seq in _token.run(connection, {"key": key}):
-        if token != lease.token:
-            raise LeaseLost(key, last_seq)
 
 
 def not_permitted(key: str) -> NotPermitted:

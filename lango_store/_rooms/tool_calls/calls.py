@@ -16,16 +16,17 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import KEY, MESSAGE, NOW, SESSION, column, number, of_session
-from lango_store._operations.log import appends, leases, messages
+from lango_store._operations.log import appends, messages
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.lists import Filter
-from lango_store._operations.session.sessions import ANYTHING, Expected, Lease
+from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rooms.tool_calls import waiting
 from lango_store._rooms.tool_calls.errors import CallFinished, CallInProgress, CallNotFound, CallUnknown
 from lango_store._rooms.tool_calls.tables import CALL
 from lango_store._rooms.tool_calls.values import BegunCall
+from lango_store._rooms.turns_in_progress.leases import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message, MessageRole, ToolCall
@@ -105,7 +106,7 @@ def begin(
     if lease is None:
         sessions.lock(connection, now, place.key)
     else:
-        leases.extend(connection, now, place.key, lease)
+        lease.renew(connection, now, place.key)
     call = asked(connection, place)
     time = dialect_of(connection).time
     begun = {"token": attempt.token, "begun_at": time(now), "until": time(now + attempt.limit)}
@@ -142,8 +143,8 @@ def finish(
     expected = ANYTHING
     if lease is not None:
         try:
-            sessions.check_lease(connection, place.key, lease)
-            expected = Expected(lease=lease)
+            lease.check(connection, place.key)
+            expected = Expected(guard=lease)
         except LeaseLost:
             pass
     return _record(connection, now, place, result, expected)

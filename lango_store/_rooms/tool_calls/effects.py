@@ -11,10 +11,11 @@ import sqlalchemy as sa
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._operations.session.sessions import SHORTEST_LEASE, Lease, check_duration, new_token
+from lango_store._operations.session.sessions import check_duration
 from lango_store._rooms.tool_calls import calls
 from lango_store._rooms.tool_calls.calls import Attempt, Place
 from lango_store._rooms.tool_calls.errors import CallInProgress
+from lango_store._rooms.turns_in_progress.leases import SHORTEST_LEASE, Lease, new_token
 from lango_store._values.model import UNSET, Message, ToolCall, Unset
 from lango_store.errors import InvalidState, LangoStoreError
 
@@ -100,7 +101,7 @@ def finish(
         effect._callers_transaction = connection.get_transaction() if context.in_callers_transaction else None
         return calls.finish(connection, now, effect._place, effect._token, result, lease)
 
-    effect.result = context.unleased().transact(store)  # the token of the call is compared instead
+    effect.result = context.unguarded().transact(store)  # the token of the call is compared instead
     return effect.result
 
 
@@ -117,7 +118,7 @@ def leave(context: Context, effect: Effect) -> None:
     """Mark a call without a result as unknown at the end of its block; if that fails, log a warning."""
     if may_lack_result(effect):
         try:
-            if context.unleased().transact(calls.leave, effect._place, effect._token):
+            if context.unguarded().transact(calls.leave, effect._place, effect._token):
                 effect.result = None  # the caller's transaction was rolled back
         except LangoStoreError as error:  # the block's exception matters more, and the call has a time limit
             logger.warning("%s seems to be running until its time limit passes: %s", effect._place, error)

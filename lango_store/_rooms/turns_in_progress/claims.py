@@ -10,12 +10,13 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import LIVE, NOW, SESSION, of_session, session_key, text, time
-from lango_store._operations.log import leases, owed
-from lango_store._operations.log.leases import Retry
+from lango_store._operations.log import owed
 from lango_store._operations.rows import session_value, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.lists import WorkFilters
 from lango_store._operations.session.sessions import MAX_DURATION
+from lango_store._rooms.turns_in_progress import leases
+from lango_store._rooms.turns_in_progress.leases import Retry
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_text, end_of_prefix
@@ -43,7 +44,7 @@ def _query(dialect: Dialect, names: tuple[str, ...], *columns: Any) -> sa.Select
     if "key_prefix" in names:
         key = dialect.without_index(SESSION.c.key)
         by_column += [key >= session_key("key_prefix"), key < session_key("prefix_end")]
-    query = sa.select(*columns).where(SESSION.c.owed_at.is_not(None), LIVE, leases.IS_ENDED, *by_column)
+    query = sa.select(*columns).where(SESSION.c.owed_at.is_not(None), LIVE, owed.IS_ENDED, *by_column)
     return query.order_by(SESSION.c.owed_at, SESSION.c.key).limit(lists.LIMIT)
 
 
@@ -203,7 +204,7 @@ def _decoded(value: Mapping[str, Any]) -> OwedTurn:
 
 _retry: Final = Statement(
     sa.update(SESSION)
-    .where(of_session(SESSION), LIVE, SESSION.c.owed_at.is_not(None), leases.IS_ENDED)
+    .where(of_session(SESSION), LIVE, SESSION.c.owed_at.is_not(None), owed.IS_ENDED)
     .values(owed.RETRIED)
     .returning(SESSION.c.key)
 )

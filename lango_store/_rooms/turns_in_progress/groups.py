@@ -5,11 +5,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-from lango_store._operations.log import leases
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.session.lists import WorkFilters, work_filter
 from lango_store._parts.groups import SessionPart, StoreFacade, StorePart, session_group, store_group
-from lango_store._rooms.turns_in_progress import claims, drafts, inbox, working
+from lango_store._rooms.turns_in_progress import claims, drafts, inbox, leases, working
 from lango_store._rooms.turns_in_progress.claims import Chosen
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._values.model import Draft, Message, OpenTurn
@@ -245,7 +244,7 @@ class InStore(StoreFacade, Generic[C, T]):
         Args:
             turn: A turn in progress, inside its block.
         """
-        return self._bound(self._context.leased(turn.key, turn.lease))
+        return self._bound(self._context.guarded(turn.key, turn.lease))
 
     def work(
         self,

@@ -24,7 +24,8 @@ from lango_store._operations.log import appends, edits, messages, owed
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import decode_waiting, encode_message, encode_waiting
 from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import Expected, Lease
+from lango_store._operations.session.sessions import Expected
+from lango_store._rooms.turns_in_progress.leases import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._rows.payloads import Threshold
@@ -133,13 +134,13 @@ def take(
     gets one of `ids`.
     """
     sessions.lock(connection, now, key)
-    sessions.check_lease(connection, key, lease)
+    lease.check(connection, key)
     waiting = read(connection, now, key)
     if not waiting:  # the session may wait for rows that an application or a damaged file has lost
         _note_empty.run_many(connection, [{"key": key}])
         return []
     new = [each.with_id(next(ids)) if each.id is None else each for each in waiting]
-    taken = appends.append_new_ids(connection, now, key, Batch(new, threshold), Expected(lease=lease))
+    taken = appends.append_new_ids(connection, now, key, Batch(new, threshold), Expected(guard=lease))
     seqs = json.dumps([each.seq for each in taken])
     _mark_taken.run_many(connection, [{"key": key, "seqs": seqs, "turn_id": turn_id}])
     is_any_of_turn = any(each.turn_no is None for each in taken)  # the id of another may name one of a saved turn

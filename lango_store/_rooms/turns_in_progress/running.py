@@ -15,6 +15,8 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
     DRAFT,
+    IS_STORED_TURN,
+    LIVE_SESSION,
     MESSAGE,
     REMOVED_MESSAGE,
     SESSION,
@@ -24,9 +26,8 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log import append_statements, leases, messages, payloads
+from lango_store._operations.log import append_statements, messages, owed, payloads
 from lango_store._operations.log.appends import Batch
-from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_INPUT_FIELDS,
@@ -37,8 +38,9 @@ from lango_store._operations.rows import (
     whole_number,
 )
 from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import Expected, Lease
-from lango_store._rooms.turns_in_progress import drafts
+from lango_store._operations.session.sessions import Expected
+from lango_store._rooms.turns_in_progress import drafts, leases
+from lango_store._rooms.turns_in_progress.leases import Lease, Retry
 from lango_store._rows.encoding import decode_json
 from lango_store._rows.payloads import Threshold
 from lango_store._values.model import Message, Turn
@@ -176,7 +178,7 @@ def finish(
                     if is_ours or set(seqs) <= {*range(turn.first_seq, turn.last_seq + 1)}:
                         drafts.delete_of_turn(connection, key, turn_id)
                         return _replayed(connection, now, key, turn)
-                sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=tries)
+                sessions.raise_unmatched(connection, now, key, Expected(guard=lease), tries_left=tries)
             counters = rows[0]
             members = _insert_turn(connection, key, bound, counters, has_drafts=has_drafts, keeps_removed=keeps_removed)
     last_seq, updated_at, turn_no = counters
@@ -223,7 +225,14 @@ def _insert_turn(
     return members
 
 
-_end: Final = Statement(append_statements.end_of_turn)
+def end_of_turn(dialect: Dialect) -> sa.Update:
+    """Count a turn in progress and release its lease, if the session has the lease and the turn is not stored."""
+    values = append_statements.counted(dialect) | {SESSION.c[name]: value for name, value in owed.SAVED.items()}
+    ended = sa.update(SESSION).where(LIVE_SESSION, leases.IS_OURS, ~IS_STORED_TURN).values(values)
+    return ended.returning(*append_statements.COUNTED)
+
+
+_end: Final = Statement(end_of_turn)
 _TURN_NO: Final = number("turn_no")
 _ONE_TURN: Final = {
     "seqs_added": 0,
@@ -267,7 +276,7 @@ def _build_end_at_once(dialect: Dialect, *, keeps_removed: bool) -> sa.Executabl
     seen, seqs = SESSION.alias("seen"), _all_seqs(dialect)
     is_seen = SESSION.c.revision == sa.select(seen.c.revision).where(of_session(seen)).scalar_subquery()
     have_payloads = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq.in_(seqs), MESSAGE.c.payloads.is_not(None))
-    session = append_statements.end_of_turn(dialect).where(is_seen, ~have_payloads).cte("session")
+    session = end_of_turn(dialect).where(is_seen, ~have_payloads).cte("session")
     last_seq, updated_at, turn_no = session.c
     members = _build_join(MESSAGE, seqs, turn_no).returning(*MESSAGE_COLUMNS).cte("members")
     first, last = (sa.select(each(members.c.seq)).scalar_subquery() for each in (sa.func.min, sa.func.max))

@@ -12,12 +12,12 @@ from typing import Any, Final, Self
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._operations.log import appends, leases
-from lango_store._operations.log.leases import Retry
+from lango_store._operations.log import appends
 from lango_store._operations.rows import encode_object
-from lango_store._operations.session.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
-from lango_store._rooms.turns_in_progress import drafts, inbox, running
+from lango_store._operations.session.sessions import Expected, check_duration
+from lango_store._rooms.turns_in_progress import drafts, inbox, leases, running
 from lango_store._rooms.turns_in_progress.drafts import INTERRUPTED
+from lango_store._rooms.turns_in_progress.leases import SHORTEST_LEASE, Lease, Retry, new_token
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending
 from lango_store._values.model import Message, Turn
@@ -56,7 +56,7 @@ class RunningTurn:
         self._flush_every = flush.total_seconds()
         self._has_begun = self._is_running = False
         self._process = os.getpid()
-        self._expected: Final = Expected(lease=self.lease)
+        self._expected: Final = Expected(guard=self.lease)
         prefix = f"{running.id_prefix(self.id)}{self.lease.token:016x}"
         self._ids: Final = map(f"{prefix}{{:x}}".format, count())
         self._earlier: list[Message] = []
@@ -154,7 +154,8 @@ class RunningTurn:
             LeaseLost: The turn has lost the lease of the session; nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
         """
-        self._check_running()
+        if not self._is_running or self._process != os.getpid():
+            self._check_running()
         if self._context.token_counter is not None:
             messages = [self._context.counted(message) for message in messages]
         new = running.with_ids(messages, self._ids, self._earlier, self._context.payload_threshold)
@@ -222,7 +223,7 @@ class RunningTurn:
         def store() -> None:
             with self._context.transaction(synced=False) as connection:
                 now = self._context.now(connection)
-                leases.extend(connection, now, self.key, self.lease)
+                self.lease.renew(connection, now, self.key)
                 drafts.write(connection, now, self.key, self.id, self.lease.token, *piece)
 
         self._has_drafts = True

@@ -21,11 +21,10 @@ from typing import Any, Final, cast
 
 from lango_store._connections.context import Context
 from lango_store._connections.threads import Threads
-from lango_store._operations.log import leases
-from lango_store._operations.log.leases import Retry
 from lango_store._operations.session.sessions import check_duration
-from lango_store._rooms.turns_in_progress import claims
+from lango_store._rooms.turns_in_progress import claims, leases
 from lango_store._rooms.turns_in_progress.claims import Chosen
+from lango_store._rooms.turns_in_progress.leases import Retry
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState, LangoStoreError, NotPermitted, quoted
 
@@ -136,7 +135,7 @@ class Worker:
 
     def _renew(self, turn: RunningTurn) -> None:
         try:
-            self._context.write(leases.extend, turn.key, turn.lease)
+            self._context.write(turn.lease.renew, turn.key)
         except (DatabaseBusy, DatabaseUnavailable) as error:
             logger.warning("the lease of turn %s was not renewed: %s", quoted(turn.id), error)
         except LangoStoreError:  # another process has the turn, or the session was deleted
@@ -211,12 +210,12 @@ class Worker:
         A turn that is given back can be continued by another process at once.
         """
         self.wake = wake
-        self._context.workers.add(self._ask_soon)
+        self._context.after_transact.add(self._ask_soon)
         try:
             with _on_sigterm(self._stop):
                 yield
         finally:
-            self._context.workers.discard(self._ask_soon)
+            self._context.after_transact.discard(self._ask_soon)
             for turn in [*self.running]:
                 with suppress(LangoStoreError):  # then the lease ends on its own
                     self._context.transact(leases.postpone, turn.key, turn.lease.token, Retry(turn.attempt - 1))

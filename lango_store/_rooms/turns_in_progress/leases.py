@@ -5,26 +5,30 @@ the token, so the write is refused as soon as another owner has taken over, or t
 only decides when another owner may take over.
 """
 
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect import AnyConnection, Dialect, IfTimeBound, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import DRAFT, IS_STORED_TURN, LIVE, NOW, SESSION, column, number, of_session, text
 from lango_store._operations.log import owed
-from lango_store._operations.log.append_statements import lease_end
 from lango_store._operations.rows import session_value, stored_time, whole_number
 from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.guards import GuardSql
 from lango_store._operations.session.lists import Filter
-from lango_store._operations.session.sessions import Expected, Lease
+from lango_store._operations.session.sessions import Expected
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
-from lango_store._values.model import OpenTurn
-from lango_store.errors import TurnInProgress
+from lango_store._values.model import Message, MessageRole, OpenTurn
+from lango_store.errors import LeaseLost, TurnInProgress
+
+SHORTEST_LEASE: Final = timedelta(milliseconds=1)
 
 _LISTED: Final = 1_000
 
@@ -35,15 +39,85 @@ _OPEN: Final = [SESSION.c.key, SESSION.c.lease_turn, as_stored(SESSION.c.lease_u
 
 _IS_OPEN: Final = sa.and_(LIVE, SESSION.c.lease_token.is_not(None))
 
+
+def new_token() -> int:
+    """Return a random number that identifies the owner of a lease or of a call."""
+    return secrets.randbits(62)  # backups refuse larger numbers
+
+
+class Pieces:
+    """The pieces of the answer that a turn is streaming. The first `flushed` pieces are stored, since `flushed_at`."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin the next answer."""
+        self.texts: list[str] = []
+        self.flushed = 0
+        self.flushed_at = float("-inf")
+
+
+def _end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> dict[str, Any]:
+    """Return the new end of a lease: the bound `lease_until` if `now` is bound, else server time plus the seconds."""
+    seconds: sa.BindParameter[float] = sa.bindparam("lease_seconds", type_=sa.Double(), required=True)
+    return {"lease_until": IfTimeBound(column(SESSION.c.lease_until), dialect.next_expiry(now, seconds))}
+
+
+IS_OURS: Final = SESSION.c.lease_token == number("lease_token")
+"""Matches the session if it has the bound lease."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The lease of a turn in progress: a random token in the session's row, and the seconds after which it ends.
+
+    It is the guard of the turn's writes, which extend it. All writers that have the lease share the turn's `draft`.
+    """
+
+    sql: ClassVar = GuardSql((IS_OURS,), _end)
+
+    token: int
+    seconds: float
+    turn_id: str
+    draft: Pieces = field(default_factory=Pieces, compare=False)
+
+    def bound(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
+        """Return the values to bind, besides `now`, in a statement that needs the lease and extends it."""
+        until = None if now is None else dialect.time(now + timedelta(seconds=self.seconds))
+        return {"lease_token": self.token, "lease_seconds": self.seconds, "lease_until": until}
+
+    def check(self, connection: AnyConnection, key: str) -> None:
+        """Raise `LeaseLost` if the session no longer has the lease."""
+        for token, last_seq in _token.run(connection, {"key": key}):
+            if token != self.token:
+                raise LeaseLost(key, last_seq)
+
+    def renew(self, connection: AnyConnection, now: Moment, key: str) -> None:
+        """Extend the lease, and lock the session's row; raise `LeaseLost` if the session no longer has it."""
+        if not _run(_extend, connection, now, key, self):
+            sessions.raise_unmatched(connection, now, key, Expected(guard=self), tries_left=0)
+
+    def needs_more(self, new: Sequence[Message]) -> bool:
+        """Return True for an answer that has a draft: the answer ends the draft, which is deleted."""
+        return bool(self.draft.texts) and any(each.role.canonical is MessageRole.ASSISTANT for each in new)
+
+    def write_more(self, connection: AnyConnection, key: str) -> None:
+        """Delete the draft of an answer."""
+        delete_draft(connection, key, self.token)
+
+    def note_more(self) -> None:
+        """Begin the draft of the next answer."""
+        self.draft.forget()
+
+
+_token: Final = Statement(lambda _: sa.select(SESSION.c.lease_token, SESSION.c.last_seq).where(of_session(SESSION)))
+
 # Take and release
 
 _TOKEN: Final = number("lease_token")
 _ATTEMPTS: Final = sa.func.coalesce(SESSION.c.attempts, sa.literal_column("0", sa.BigInteger()))
-_IS_OURS: Final = SESSION.c.lease_token == _TOKEN
-IS_ENDED: Final = sa.or_(SESSION.c.lease_token.is_(None), SESSION.c.lease_until <= NOW)
-"""Matches sessions without a running turn."""
-
-_IS_FREE: Final = sa.or_(SESSION.c.lease_token.is_(None), _IS_OURS, SESSION.c.lease_until <= NOW)
+_IS_FREE: Final = sa.or_(SESSION.c.lease_token.is_(None), IS_OURS, SESSION.c.lease_until <= NOW)
 
 
 def _update(values: Callable[[Dialect], Mapping[str, Any]], *conditions: sa.ColumnElement[bool]) -> Statement:
@@ -53,29 +127,26 @@ def _update(values: Callable[[Dialect], Mapping[str, Any]], *conditions: sa.Colu
 
 
 _take: Final = _update(
-    lambda dialect: (
-        {"lease_token": _TOKEN, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)}
-        | owed.BEGUN
-        | owed.COUNTED
-    ),
+    lambda dialect: {"lease_token": _TOKEN, "lease_turn": text("turn_id")} | _end(dialect) | owed.BEGUN | owed.COUNTED,
     LIVE,
     _IS_FREE,
     ~IS_STORED_TURN,
 )
-_release: Final = _update(lambda _: owed.RELEASED, _IS_OURS)
+_release: Final = _update(lambda _: owed.RELEASED, IS_OURS)
 _TURN: Final = text("turn_id")
 _claim: Final = _update(
     lambda dialect: (
-        {"lease_token": _TOKEN, "lease_turn": _TURN, "lease_until": lease_end(dialect)}
+        {"lease_token": _TOKEN, "lease_turn": _TURN}
+        | _end(dialect)
         | {"attempts": _ATTEMPTS + number("counted")}
         | owed.BEGUN
     ),
     LIVE,
     SESSION.c.owed_at.is_not(None),
-    IS_ENDED,
+    owed.IS_ENDED,
     sa.func.coalesce(SESSION.c.lease_turn, _TURN) == _TURN,
 )
-_set_attempts: Final = _update(lambda _: {"attempts": column(SESSION.c.attempts)}, _IS_OURS)
+_set_attempts: Final = _update(lambda _: {"attempts": column(SESSION.c.attempts)}, IS_OURS)
 _postpone: Final = _update(
     lambda _: (
         owed.NOT_SAVED
@@ -85,10 +156,10 @@ _postpone: Final = _update(
             "last_error": sa.func.coalesce(column(SESSION.c.last_error), SESSION.c.last_error),
         }
     ),
-    _IS_OURS,
+    IS_OURS,
 )
-_settle: Final = _update(lambda _: owed.SAVED, _IS_OURS)
-_extend: Final = _update(lambda dialect: {"lease_until": lease_end(dialect)}, LIVE, _IS_OURS)
+_settle: Final = _update(lambda _: owed.SAVED, IS_OURS)
+_extend: Final = _update(_end, LIVE, IS_OURS)
 
 
 def _run(statement: Statement, connection: AnyConnection, now: Moment, key: str, lease: Lease, **bound: Any) -> bool:
@@ -151,12 +222,6 @@ def release_any(connection: sa.Connection, now: datetime, key: str) -> OpenTurn 
     if current is not None:
         release(connection, key, int(current.draft_id, 16))
     return current
-
-
-def extend(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> None:
-    """Extend a lease, and lock the session's row; raise `LeaseLost` if the session no longer has it."""
-    if not _run(_extend, connection, now, key, lease):
-        sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=0)
 
 
 # Read
