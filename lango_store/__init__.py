@@ -2,10 +2,11 @@
 
 from lango_store._engine.engine import create_engine, read_only_engine
 from lango_store._features import Edits, Values, Versions
-from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session.lists import Filters, WorkFilters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._rooms.examination.values import Finding
+from lango_store._rooms.search.hits import SearchFilters
+from lango_store._rooms.search.values import SearchHit, SearchPage
 from lango_store._rooms.stats.values import Stats
 from lango_store._rooms.tool_calls.effects import Effect
 from lango_store._rooms.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
@@ -32,7 +33,7 @@ from lango_store._values.model import (
     Undone,
     Unset,
 )
-from lango_store._values.reports import ExpiryReport, OwedPage, Page, SearchHit, SearchPage
+from lango_store._values.reports import ExpiryReport, OwedPage, Page
 from lango_store._values.session import Session
 from lango_store.aio import (
     AsyncConversation,

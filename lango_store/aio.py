@@ -27,6 +27,7 @@ from lango_store._operations.session.lists import Filter, Filters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
 from lango_store._rooms.examination import aio as examination
+from lango_store._rooms.search import aio as search
 from lango_store._rooms.stats import aio as stats
 from lango_store._rooms.tool_calls import aio as tool_calls
 from lango_store._rooms.turns_in_progress import aio as turns_in_progress
@@ -158,7 +159,11 @@ class StoreOptions(TypedDict, total=False):
 
 
 class AsyncStore(
-    turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn], stats.InStore, tool_calls.InStore, usage.InStore
+    turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn],
+    stats.InStore,
+    tool_calls.InStore,
+    usage.InStore,
+    search.InStore,
 ):
     """A store for asyncio: the methods of `Store` as coroutines.
 
@@ -311,7 +316,6 @@ class AsyncStore(
 
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
-    search = awaited(Store.search)
 
     expire = awaited(Store.expire)
     delete_where = awaited(Store.delete_where)
@@ -353,7 +357,10 @@ class AsyncStore(
 
 
 class AsyncConversation(
-    turns_in_progress.InConversation[AsyncRunningTurn], tool_calls.InConversation, AsyncPart[Conversation]
+    turns_in_progress.InConversation[AsyncRunningTurn],
+    tool_calls.InConversation,
+    search.InConversation,
+    AsyncPart[Conversation],
 ):
     """A handle for one session: the methods of `Conversation` as coroutines.
 
@@ -385,7 +392,6 @@ class AsyncConversation(
     payload = awaited(Conversation.payload)
     find_message = awaited(Conversation.find_message)
     pop_message = awaited(Conversation.pop_message)
-    search = awaited(Conversation.search)
     truncate = awaited(Conversation.truncate)
     clear = awaited(Conversation.clear)
 

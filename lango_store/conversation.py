@@ -17,7 +17,6 @@ from lango_store._features.versions import undo
 from lango_store._operations.log import edits, payloads, removals, turns
 from lango_store._operations.log import messages as log
 from lango_store._operations.log.messages import Damaged, PayloadMode, Range
-from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session import levels, lists, sessions
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected
@@ -25,17 +24,17 @@ from lango_store._parts import turns as turns_of_session
 from lango_store._parts.groups import SessionPart, session_group
 from lango_store._rooms import prompts
 from lango_store._rooms.forks import groups as forks
+from lango_store._rooms.search import groups as search
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import in_turn
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
 from lango_store._rooms.turns_in_progress import running_turn
-from lango_store._services import appending, searching
+from lango_store._services import appending
 from lango_store._values.events import Event
 from lango_store._values.model import (
     UNSET,
     Compaction,
     Message,
-    MessageRole,
     OwnFields,
     SessionChanges,
     SessionFields,
@@ -43,7 +42,6 @@ from lango_store._values.model import (
     Turn,
     Unset,
 )
-from lango_store._values.reports import SearchPage
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize
 from lango_store._values.usage import total
@@ -99,6 +97,7 @@ class Conversation(
     turns_in_progress.InConversation[RunningTurn],
     tool_calls.InConversation,
     forks.InConversation,
+    search.InConversation,
     SessionPart,
 ):
     """A handle for one session.
@@ -461,38 +460,6 @@ class Conversation(
             The number of deleted messages, without records.
         """
         return self._context.transact_once(removals.clear, self.key, keep_system=keep_system)
-
-    def search(
-        self,
-        words: str,
-        *,
-        role: MessageRole | str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 20,
-        offset: int = 0,
-    ) -> SearchPage:
-        """Find messages of the session by their words, best matches first.
-
-        Needs a search index: see `schema.enable_search`.
-
-        Args:
-            words: The words to find, as in `Store.search`. A message must contain all of them, in any order and case.
-                `"two words"` in quotes is a phrase, `-word` excludes messages with this word, and `word*` is a prefix.
-            role: Search only messages of this role: `model` counts as assistant, `function` as tool.
-            since: Search only messages from this time on, an aware datetime.
-            until: Search only messages before this time, an aware datetime.
-            limit: The number of hits per page, 1 to 1,000. Defaults to 20.
-            offset: The `next` of the previous page. Defaults to 0, the first page.
-
-        Returns:
-            A page of hits, as from `Store.search`.
-
-        Raises:
-            SearchUnavailable: The search index is missing, incomplete or damaged.
-        """
-        which: SearchFilters = {"role": role, "since": since, "until": until}
-        return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which, self.key))
 
     # Turns
 

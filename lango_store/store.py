@@ -17,24 +17,26 @@ from lango_store._engine.engine import Durability, create_engine
 from lango_store._features import Values
 from lango_store._features import maintenance as payloads
 from lango_store._features.tail.watcher import Watcher
+from lango_store._operations import derived_data
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.log import kept_copies, pending
-from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
 from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import StoreFacade, StorePart, store_group
 from lango_store._rooms.examination import groups as examination
+from lango_store._rooms.search import groups as search
+from lango_store._rooms.search import state as search_index
 from lango_store._rooms.stats import groups as stats
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import waiting
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
 from lango_store._rooms.usage import groups as usage
 from lango_store._rows.encoding import aware, checked_key
-from lango_store._services import appending, archiving, lifecycle, searching
+from lango_store._services import appending, archiving, lifecycle
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
-from lango_store._values.reports import ExpiryReport, Page, SearchPage
+from lango_store._values.reports import ExpiryReport, Page
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation, RunningTurn
 from lango_store.errors import InvalidState, SessionHeld
@@ -45,12 +47,15 @@ R = TypeVar("R")
 class Maintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
     """Maintenance of the tables of a store: `Store.maintenance`. `Store.expire` purges sessions."""
 
+    _checks: ClassVar = [search_index.CHECK]
+
 
 class Store(
     turns_in_progress.InStore[Conversation, RunningTurn],
     stats.InStore,
     tool_calls.InStore,
     usage.InStore,
+    search.InStore,
     StoreFacade,
 ):
     """Sessions and messages of LLM agents, in a SQLite or PostgreSQL database.
@@ -330,7 +335,7 @@ class Store(
         """
         return appending.append(self._context, key, [message], None, after, expect, create, ttl, fields)[0]
 
-    # Lists and search
+    # Lists
 
     def list_sessions(
         self,
@@ -383,31 +388,6 @@ class Store(
             **which: Filters as in `list_sessions`; `expired=None` counts expired sessions too.
         """
         return self._context.read(lists.count, Filter(**which))
-
-    def search(self, words: str, *, limit: int = 20, offset: int = 0, **which: Unpack[SearchFilters]) -> SearchPage:
-        """Find messages of live sessions by their words, best matches first.
-
-        The text of a message ranks higher than names of tools and their outputs. Records are not searched. Needs a
-        search index: see `schema.enable_search`.
-
-        Args:
-            words: The words to find. A message must contain all of them, in any order and case. `"two words"` in quotes
-                is a phrase, `-word` excludes messages with this word, and `word*` is a prefix. Only the first 2,000
-                characters and 64 words or phrases are used.
-            limit: The number of hits per page, 1 to 1,000. Defaults to 20.
-            offset: The `next` of the previous page. Defaults to 0, the first page. Hits move if messages are written
-                between two pages.
-            **which: Search only messages that match all of these filters: `user_id`, `agent_id`, `key_prefix`, `role`
-                (`model` counts as assistant, `function` as tool), `since`, and `until` (exclusive).
-
-        Returns:
-            A page of hits. If too many messages match to rank them in time, only the newest messages are searched: then
-            `newest` is their number, and the hits are not ranked.
-
-        Raises:
-            SearchUnavailable: The search index is missing, incomplete or damaged.
-        """
-        return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which))
 
     # Groups of methods
 
@@ -484,7 +464,7 @@ class Store(
             after: str | None = ""
             while after is not None:
                 after = self._context.transact(kept_copies.purge, after, moment)
-            searching.drain(self._context)
+            derived_data.clean(self._context)
         return report
 
     def delete_where(
@@ -527,7 +507,7 @@ class Store(
         report = lifecycle.purge(self._context, policy, None, batch_size)
         if report.held:
             raise SessionHeld(*next(iter(report.held.items())))
-        searching.drain(self._context)
+        derived_data.clean(self._context)
         return report.sessions
 
     def restore(

@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 from lango_store._operations.binds import TURN
 from lango_store._operations.log import turns
 from lango_store._operations.session.lists import Filters, Order
+from lango_store._rooms.search.values import SearchHit
 from lango_store._values.document import END, POLICY, escape_line, render_header, render_log, render_time, start_page
 from lango_store._values.model import Message, SessionInfo
-from lango_store._values.reports import SearchHit
 from lango_store.errors import (
     DamagedMessage,
     DatabaseBusy,

@@ -19,7 +19,6 @@ from lango_store._rows.columns import TimeColumn
 
 __all__ = [
     "DETECTED",
-    "SEARCH_TABLES",
     "AnyConnection",
     "AppendMethod",
     "Dialect",
@@ -40,9 +39,6 @@ DETECTED: Final = "lango_store"
 """The attribute of SQLAlchemy's dialect object that holds our dialect, once `detect_dialect` has detected it."""
 
 _TIME_IS_BOUND: Final = "lango_store_time_is_bound"
-
-SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
-"""The tables of the search index, which no migration creates."""
 
 
 class Now(sa.sql.functions.FunctionElement[datetime]):

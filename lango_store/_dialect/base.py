@@ -8,7 +8,6 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
-from lango_store._dialect.search import SearchIndex
 from lango_store.errors import DamagedDatabase, LangoStoreError
 
 NO_TRANSACTION: Final = (
@@ -88,7 +87,6 @@ class Dialect(Protocol):
     locks_many: bool = True  # one statement can lock the rows of several sessions
     tells_time: bool = True  # times come from the database's clock, unless the store has a `clock`
     asks_time: bool = False  # the database's clock has to be queried before each statement
-    search_index: SearchIndex
     select_triggers: str  # selects the table and the name of each trigger
     has_replicas: bool = True  # supports replicas, which may lag behind the primary
     takes_arrays: bool = False  # rows are inserted as one array per column
@@ -160,9 +158,6 @@ class Dialect(Protocol):
 
     def finish(self, driver: Any, started: bool, *, failed: bool) -> None:
         """Commit or roll back, and restore the driver's connection after `start`."""
-
-    def time_limit(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[None]:
-        """Raise TimeoutError if a statement takes longer (never on aiosqlite). The transaction stays usable."""
 
     def short_transaction(self, connection: AnyConnection) -> AbstractContextManager[None]:
         """Commit the statements of a single write together."""

@@ -17,7 +17,6 @@ from lango_store._dialect.base import (
     TransientReason,
     ensure_transaction,
 )
-from lango_store._dialect.gin import Gin
 from lango_store._engine.engine import RELEASE
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import (
@@ -42,7 +41,6 @@ _TRANSACTION_TIMEOUTS: Final = ("25P03", "25P04")  # idle_in_transaction_session
 _READ_ONLY: Final = "25006"
 _PREPARED_ELSEWHERE: Final = ("42P05", "26000")  # a prepared statement already exists, or does not exist
 _NOT_SUPPORTED: Final = "0A000"
-_CANCELED: Final = "57014"
 _OPTIONS_REFUSED: Final = ("unsupported startup parameter", "command-line options")  # by PgBouncer, by RDS Proxy
 _LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_TIMEOUT: Final = 60.0  # seconds to wait for another migration
@@ -71,7 +69,6 @@ class PostgreSQL(Dialect):
 
     name = "postgresql"
     drivers = ("psycopg",)
-    search_index = Gin()
     takes_arrays = True  # three times as fast as one statement per row in a pipeline
     select_triggers = (
         "SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
@@ -204,27 +201,6 @@ class PostgreSQL(Dialect):
             driver.execute("COMMIT")
         finally:
             end(driver)
-
-    @contextmanager
-    def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
-        # The custom plan fits the values of this call: if most rows match, it does not use the search index, whose
-        # scan cannot always be canceled.
-        names, functions = ("statement_timeout", "plan_cache_mode"), sa.func.pg_catalog
-
-        def configure(*values: str) -> None:
-            settings = (functions.set_config(name, value, True) for name, value in zip(names, values, strict=True))
-            connection.execute(sa.select(*settings))
-
-        before = connection.execute(sa.select(*map(functions.current_setting, names))).one()
-        try:
-            with connection.begin_nested():
-                configure(f"{max(1, seconds * 1000):.0f}ms", "force_custom_plan")
-                yield
-                configure(*before)
-        except sa.exc.DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) != _CANCELED:
-                raise
-            raise TimeoutError from error
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

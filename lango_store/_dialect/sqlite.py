@@ -2,7 +2,6 @@
 
 import re
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,7 +21,6 @@ from lango_store._dialect.base import (
     TransientReason,
     ensure_transaction,
 )
-from lango_store._dialect.fts5 import Fts5
 from lango_store._engine.engine import LOG_LIMIT, NO_SHARED_MEMORY
 from lango_store._engine.sqlite_library import REMEDY, is_affected, library_version
 from lango_store._rows.columns import TimeColumn
@@ -40,7 +38,6 @@ from lango_store.errors import (
 from lango_store.tables import Base
 
 _SYNC_CHECKPOINTS: Final = 1  # PRAGMA synchronous = NORMAL: with a WAL, only checkpoints wait for the disk
-_STEPS: Final = 1_000  # instructions of SQLite's virtual machine, which take some microseconds
 _SHARED_MEMORY_ERRORS: Final = (
     sqlite3.SQLITE_PROTOCOL,
     sqlite3.SQLITE_IOERR_SHMLOCK,
@@ -64,7 +61,6 @@ class SQLite(Dialect):
     append_method = AppendMethod.TRANSACTION
     tells_time = False  # all processes that open the file run on the same machine, so this machine's clock is used
     reads_ahead = False
-    search_index = Fts5()
     select_triggers = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"
 
     time = staticmethod(encode_time_text)
@@ -183,23 +179,6 @@ class SQLite(Dialect):
                 driver.execute("COMMIT")
         finally:
             driver.rollback()  # has no effect after a commit, or if a full disk caused a rollback
-
-    @contextmanager
-    def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
-        if connection.dialect.driver == "aiosqlite":  # only the driver's own thread could set a handler
-            yield
-            return
-        driver: Any = connection.connection.driver_connection
-        deadline = time.monotonic() + seconds
-        driver.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
-        try:
-            yield
-        except sa.exc.DBAPIError as error:
-            if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
-                raise
-            raise TimeoutError from error
-        finally:
-            driver.set_progress_handler(None, 0)
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

@@ -13,5 +13,6 @@ ROOMS: Final = {
     "forks": ("versions",),
     "stats": ("usage",),
     "examination": ("stats",),
+    "search": (),
 }
 """The rooms, each with the rooms that it builds on. It imports no other room."""

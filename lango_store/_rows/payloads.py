@@ -8,7 +8,7 @@ contains can be mistaken for a reference.
 
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -184,22 +184,6 @@ def put_back(row: dict[str, Any], listing: Listing, bodies: Mapping[str, str]) -
             row[name] = bodies[places[0]]
         else:
             row[name] = encode_json(_filled(decode_json(row[name]), places, bodies), name)
-
-
-def with_searched(row: dict[str, Any], read: Callable[[set[str]], Mapping[str, str]]) -> dict[str, Any]:
-    """Return an encoded message with payloads in the columns that a search reads; unchanged if it is damaged.
-
-    `read` returns payloads by their digests.
-    """
-    if row["payloads"] is None:
-        return row
-    whole = dict(row)
-    try:
-        listing = {name: places for name, places in decode_json(row["payloads"]).items() if name in row}
-        put_back(whole, listing, read({digest for digest, *_ in references(listing)}))
-    except FAULTS:
-        return row
-    return whole
 
 
 FAULTS: Final = (KeyError, IndexError, TypeError, ValueError, AttributeError)

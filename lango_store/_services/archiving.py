@@ -18,7 +18,7 @@ from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
 from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.engine import create_engine, database_file
-from lango_store._operations import revision
+from lango_store._operations import derived_data, revision
 from lango_store._operations.binds import SESSION, of_session, of_sessions
 from lango_store._operations.log import edits, messages
 from lango_store._operations.maintenance import transfer
@@ -27,7 +27,6 @@ from lango_store._operations.paging import chunks
 from lango_store._operations.session import levels, sessions
 from lango_store._operations.session.expiry import MAX_BATCH
 from lango_store._rows.encoding import MAX_KEY_LENGTH, checked_key
-from lango_store._services import searching
 from lango_store._values.model import Message
 from lango_store._values.session import Session
 from lango_store.errors import (
@@ -218,5 +217,5 @@ def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None,
             for copy in cold.read_together(lambda reading, _: reading.execute(copies).scalars().all()):
                 with suppress(MessageNotFound):
                     cold.transact(edits.redact, copy, message.seq, reason)
-        searching.drain(cold)
+        derived_data.clean(cold)
     return message

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lango_store._rooms.examination import commands as examination
+from lango_store._rooms.search import commands as search
 from lango_store._rooms.stats import commands as stats
 from lango_store._rooms.tool_calls.commands import calls, suspensions
 from lango_store._rooms.usage import commands as usage
@@ -22,7 +23,6 @@ from lango_store.cli import (
     owed,
     payloads,
     prompt,
-    search,
     serve,
     sessions,
     streams,

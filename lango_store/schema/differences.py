@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
+from lango_store._operations.derived_data import DERIVED
 from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store.tables import VERSION_TABLE, Base
 
@@ -61,9 +62,9 @@ def differences(connection: sa.Connection) -> Iterator[str]:
         if line.startswith(("op.", "batch_op.")):
             yield f"to be as this release needs it: {line}"
     yield from _conditions(connection)
-    index = dialect_of(connection).search_index
-    if index.exists(connection) and (fault := index.fault(connection)) is not None:
-        yield f"the search index cannot be used: {fault}"
+    for derived in DERIVED:
+        if (fault := derived.fault(connection)) is not None:
+            yield f"the {derived.name} cannot be used: {fault}"
 
 
 def _conditions(connection: sa.Connection) -> Iterator[str]:

@@ -14,6 +14,7 @@ from lango_store._dialect import detect_dialect, dialect_of
 from lango_store._dialect.citus import distributed_tables, is_tenant
 from lango_store._dialect.postgresql import PostgreSQL
 from lango_store._operations import revision
+from lango_store._operations.derived_data import DERIVED
 from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import MigrationRefused, SchemaOutOfDate
 from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, migration
@@ -209,10 +210,9 @@ def _reject_obstacles(connection: sa.Connection, dialect: PostgreSQL) -> None:
             "this schema is distributed as a whole, and its tables live on one node: they are not distributed by "
             "session as well; `SELECT citus_schema_undistribute(…)` undoes that"
         )
-    if dialect.search_index.exists(connection):
-        raise MigrationRefused(
-            "the search index does not work on a cluster: run `lango-store search disable`, then this again"
-        )
+    for derived in DERIVED:
+        if (obstacle := derived.obstacle(connection)) is not None:
+            raise MigrationRefused(obstacle)
     if obstacles := list(_obstacles(connection)):
         raise MigrationRefused("; ".join(obstacles))
 

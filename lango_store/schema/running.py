@@ -15,6 +15,7 @@ from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.engine import create_engine
 from lango_store._engine.url import url_from_environment
 from lango_store._operations import revision
+from lango_store._operations.derived_data import DERIVED, DerivedData
 from lango_store.errors import InstallationIncomplete, LangoStoreError, MigrationRefused
 from lango_store.schema.differences import OPTIONS
 from lango_store.tables import SCHEMA_REVISION
@@ -105,15 +106,26 @@ def run_steps(
         from alembic.runtime.migration import MigrationContext
 
         run_revisions(MigrationContext.configure(connection=connection, opts=options))
-        if has_outdated_function(connection):
-            dialect_of(connection).search_index.replace_function(connection)
+        for outdated in outdated_data(connection):
+            outdated.upgrade(connection)
         return revision.found(connection)
 
 
-def has_outdated_function(connection: sa.Connection) -> bool:
-    """Return True if the schema is of this release, and its search index has a replaceable function of another one."""
-    index = dialect_of(connection).search_index
-    return revision.found(connection) == SCHEMA_REVISION and index.has_outdated_function(connection)
+def outdated_data(connection: sa.Connection) -> list[DerivedData]:
+    """Return the derived data to upgrade: of another release, in a schema of this one."""
+    is_current = revision.found(connection) == SCHEMA_REVISION
+    return [each for each in DERIVED if is_current and each.is_outdated(connection)]
+
+
+@contextmanager
+def table_transaction(connection: sa.Connection, *, callers: bool) -> Iterator[sa.Connection]:
+    """Begin a transaction on our tables, or a savepoint in the caller's transaction."""
+    dialect = dialect_of(connection)
+    if callers:
+        dialect.join(connection)
+    transaction = connection.begin_nested() if callers else dialect.batch(connection, LOCK_TIMEOUT)
+    with transaction, dialect.confined(connection):
+        yield connection
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from support.pages import blocks
 from support.statements_sent import sent
 
 from lango_store import LangoStoreError, Store, create_engine, schema
-from lango_store._dialect.search import TABLES
 from lango_store._operations.binds import key_column
+from lango_store._rooms.search.index import TABLES
 from lango_store.errors import NotPermitted
 from lango_store.tables import FEATURE_TABLE, Base
 from lango_store.testing import Clock

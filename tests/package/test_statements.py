@@ -12,6 +12,10 @@ PACKAGES = ("_connections", "_features", "_operations", "_parts", "_rooms", "_ro
 
 BUILT_PER_CALL = {
     "_parts/checks.py": 1,  # for repairs
+    "_rooms/search/gin.py": 5,  # the index, in batches; time limits
+    "_rooms/search/hits.py": 3,  # filters and words; savepoints and time limits need SQLAlchemy's errors
+    "_rooms/search/index.py": 2,  # messages that are streamed, for a condition
+    "_rooms/search/state.py": 2,  # a random sample for `doctor`
     "_rooms/tool_calls/suspensions.py": 1,  # filters
     "_rooms/usage/report.py": 1,  # filters and groups, row by row
     "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
@@ -22,7 +26,6 @@ BUILT_PER_CALL = {
     "_operations/log/messages.py": 1,  # any condition, for `turns`
     "_operations/log/payloads.py": 2,  # all sessions, row by row
     "_operations/log/removals.py": 1,  # one session or all, for a repair
-    "_operations/maintenance/search.py": 5,  # filters and words; savepoints and time limits need SQLAlchemy's errors
     "_operations/session/sessions.py": 1,  # any columns and expressions
     "_operations/maintenance/transfer.py": 5,  # lists of keys, and rows that are streamed
     "_operations/log/turns.py": 4,  # could be compiled once

@@ -19,7 +19,7 @@ from lango_store import (
     ToolCall,
     schema,
 )
-from lango_store._values.search_query import matcher, parse_query
+from lango_store._rooms.search.query import matcher, parse_query
 from lango_store.testing import Clock
 
 pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
@@ -67,8 +67,8 @@ def test_query_syntax_has_only_words_phrases_exclusions_and_prefixes(
     searched: Store, monkeypatch: pytest.MonkeyPatch, ranked: bool
 ) -> None:
     if not ranked:
-        monkeypatch.setattr("lango_store._operations.maintenance.search._ranked", cancel)
-        monkeypatch.setattr("lango_store._operations.maintenance.search._is_small", lambda _: False)
+        monkeypatch.setattr("lango_store._rooms.search.hits._ranked", cancel)
+        monkeypatch.setattr("lango_store._rooms.search.hits._is_small", lambda _: False)
     texts = ["Weather in Oslo?", "The refund (no. 4711) for Oslo.", "In Oslo, weather is cold", "weather/bergen-42"]
     searched.create("a", messages=[message(text) for text in texts])
     assert {words: [seq for _, seq in found(searched, words)] for words in SEQS_BY_QUERY} == SEQS_BY_QUERY
@@ -83,16 +83,16 @@ def test_search_with_too_many_matches_to_rank_returns_the_newest(
     searched.create("empty")
     searched.create("new", user_id="bob", messages=[message(f"oslo {number}") for number in range(3_000)])
     assert len(found(searched, "rare")) == 1  # drains the queue
-    monkeypatch.setattr("lango_store._operations.maintenance.search._RANKING", 0.0)
-    monkeypatch.setattr("lango_store._operations.maintenance.search._NEWEST", 3_001)
+    monkeypatch.setattr("lango_store._rooms.search.hits._RANKING", 0.0)
+    monkeypatch.setattr("lango_store._rooms.search.hits._NEWEST", 3_001)
     first = searched.search("oslo -2997", limit=2)
     assert ([hit.seq for hit in first.items], first.next, first.newest) == ([3_000, 2_999], 2, 4)
     second = searched.search("oslo -2997", limit=2, offset=first.next or 0)
     assert ([hit.seq for hit in second.items], [hit.rank for hit in second.items]) == ([2_997, 2_996], [0, 0])
     assert [hit.seq for hit in searched.conversation("new").search("oslo", limit=1).items] == [3_000]
     # Without this, the following searches would be ranked in time.
-    monkeypatch.setattr("lango_store._operations.maintenance.search._ranked", cancel)
-    monkeypatch.setattr("lango_store._operations.maintenance.search._NEWEST", 100)
+    monkeypatch.setattr("lango_store._rooms.search.hits._ranked", cancel)
+    monkeypatch.setattr("lango_store._rooms.search.hits._NEWEST", 100)
     limited = searched.search("oslo nowhere")
     assert (limited.items, limited.next, limited.newest) == ([], None, 100)
     filtered = searched.search("oslo", user_id="ann", role="assistant")
@@ -104,10 +104,10 @@ def test_search_of_a_small_store_is_always_ranked(searched: Store, monkeypatch: 
     others = [message(f"oslo and {number} other words") for number in range(3_000)]
     searched.create("k", messages=[message("oslo oslo oslo"), *others])
     assert len(found(searched, "other")) > 1  # drains the queue
-    monkeypatch.setattr("lango_store._operations.maintenance.search._RANKING", 0.0)
+    monkeypatch.setattr("lango_store._rooms.search.hits._RANKING", 0.0)
     page = searched.search("oslo", limit=1)
     assert ([hit.seq for hit in page.items], page.newest) == ([1], None)
-    monkeypatch.setattr("lango_store._operations.maintenance.search._NEWEST", 3_000)
+    monkeypatch.setattr("lango_store._rooms.search.hits._NEWEST", 3_000)
     assert [hit.seq for hit in searched.search("oslo", limit=1).items] == [3_001]
 
 
@@ -122,13 +122,13 @@ def test_search_keeps_statement_timeout_of_the_callers_transaction(
     with Store(make_postgres()) as store:
         schema.enable_search(store.engine)
         store.create("a", messages=[message("oslo")])
-        monkeypatch.setattr("lango_store._operations.maintenance.search._is_small", lambda _: False)
+        monkeypatch.setattr("lango_store._rooms.search.hits._is_small", lambda _: False)
         with store.engine.begin() as connection:
             connection.exec_driver_sql("SET LOCAL statement_timeout = '7s'")
             for _ in range(2):
                 store.using(connection).search("oslo")
                 assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "7s"
-                monkeypatch.setattr("lango_store._operations.maintenance.search._ranked", cancel)
+                monkeypatch.setattr("lango_store._rooms.search.hits._ranked", cancel)
 
 
 def test_hit_names_its_message_and_has_a_snippet(searched: Store, clock: Clock) -> None:

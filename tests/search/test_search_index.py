@@ -116,7 +116,7 @@ def test_incomplete_index_refuses_searches_until_it_is_enabled_again(
         raise Killed
 
     with monkeypatch.context() as killing:
-        killing.setattr("lango_store._dialect.search.SearchIndex.fill_queue", kill)
+        killing.setattr("lango_store._rooms.search.index.SearchIndex.fill_queue", kill)
         with pytest.raises(Killed):
             schema.enable_search(filled.engine)
     filled.append_message("chat:0", message("oslo afterwards"))

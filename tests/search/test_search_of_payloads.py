@@ -18,8 +18,8 @@ def searched(request: pytest.FixtureRequest, store: Store, url: str, monkeypatch
     """Return a store that ranks matches with its index, and one that compares its newest messages."""
     schema.enable_search(url)
     if request.param == "comparison":
-        monkeypatch.setattr("lango_store._operations.maintenance.search._RANKING", 0.0)
-        monkeypatch.setattr("lango_store._operations.maintenance.search._is_small", lambda _: False)
+        monkeypatch.setattr("lango_store._rooms.search.hits._RANKING", 0.0)
+        monkeypatch.setattr("lango_store._rooms.search.hits._is_small", lambda _: False)
     return store
 
 

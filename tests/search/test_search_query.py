@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lango_store._values.search_query import Term, finder, parse_query, searchable, snippet
+from lango_store._rooms.search.query import Term, finder, parse_query, searchable, snippet
 
 
 @pytest.mark.parametrize(

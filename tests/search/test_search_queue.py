@@ -36,7 +36,7 @@ def test_search_drains_the_queue(store: Store, url: str) -> None:
 def test_search_indexes_the_newest_queued_messages_and_counts_the_rest(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lango_store._services.searching._MAX_DRAINED", 3)
+    monkeypatch.setattr("lango_store._rooms.search.searching._MAX_DRAINED", 3)
     schema.enable_search(url)
     store.create("a", messages=[message("oslo") for _ in range(9)])
     page = store.search("oslo")
@@ -52,8 +52,8 @@ def test_search_before_the_queue_is_drained_finds_no_removed_or_changed_text(
     schema.enable_search(url)
     store.create("a", messages=[message(f"oslo {word}") for word in ("one", "two", "three", "four")])
     assert len(found(store, "oslo")) == 4
-    monkeypatch.setattr("lango_store._services.searching._MAX_DRAINED", 0)
-    monkeypatch.setattr("lango_store._services.searching.drain", lambda *_, **__: None)
+    monkeypatch.setattr("lango_store._rooms.search.searching._MAX_DRAINED", 0)
+    monkeypatch.setattr("lango_store._rooms.search.upkeep.SearchData.clean", lambda *_: None)
     store.conversation("a").edits.update(1, message("bergen"))
     store.conversation("a").edits.redact(2)
     store.conversation("a").edits.delete(3)

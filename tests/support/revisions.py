@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from lango_store import schema
 from lango_store._connections import schema_gate
 from lango_store._operations import revision as revisions
-from lango_store.schema import running
+from lango_store.schema import core, running
 from lango_store.tables import SCHEMA_REVISION
 
 SHIPPED = ROOT / "migrations"
@@ -47,7 +46,7 @@ def add_later_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, *, needed
         (folder / "versions" / f"{number}_moods.py").write_text(_TEXT.format(number=number, before=before))
     monkeypatch.setattr(running, "_folder", lambda: folder)
     if needed:
-        for module in (schema, schema_gate, revisions):
+        for module in (core, schema_gate, revisions):
             monkeypatch.setattr(module, "SCHEMA_REVISION", LATER[-1])
 
 

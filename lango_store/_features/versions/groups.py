@@ -4,10 +4,11 @@ from datetime import datetime
 from pathlib import Path
 
 from lango_store._features.versions import undo
+from lango_store._operations import derived_data
 from lango_store._operations.log import edits
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import SessionPart
-from lango_store._services import archiving, searching
+from lango_store._services import archiving
 from lango_store._values.model import Change, Diff, Message, Undone
 from lango_store.errors import InvalidMessage, UniqueViolation, quoted
 
@@ -101,7 +102,7 @@ class Edits(SessionPart):
             InvalidFile: `archive` does not exist, or is a SQLite database of another application; nothing was changed.
         """
         message = archiving.redact(self._context, self.key, seq_or_id, reason, archive)
-        searching.drain(self._context)
+        derived_data.clean(self._context)
         return message
 
     def drop_sent(self, *, before: int) -> int:

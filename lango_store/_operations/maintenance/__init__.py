@@ -1,1 +1,1 @@
-"""Whole stores: transfers, checks, statistics and the search index."""
+"""Whole stores: transfers, checks and statistics."""

@@ -8,7 +8,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of, reflected
-from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
 from lango_store._operations.binds import (
     INBOX,
     MESSAGE,
@@ -21,8 +20,9 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
 )
+from lango_store._operations.derived_data import DERIVED
 from lango_store._operations.log import changes, counters, owed, payloads, removals
-from lango_store._operations.maintenance import search, transfer
+from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session_tables import CHILDREN, TABLES
@@ -47,8 +47,9 @@ def _damage(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _triggers(connection: sa.Connection) -> Iterator[Fault]:
+    derived = {name for each in DERIVED for name in each.triggers}
     for table, name in sorted(map(tuple, connection.exec_driver_sql(dialect_of(connection).select_triggers))):
-        if table in Base.metadata.tables and name not in SEARCH_TRIGGERS:
+        if table in Base.metadata.tables and name not in derived:
             detail = f"trigger {name} on {table} may change or drop rows that a call has reported as stored"
             yield name, detail, f"drop it, or make sure that it only reads the rows of {table}"
 
@@ -235,12 +236,6 @@ def _damaged(
     return sorted(errors, key=lambda each: (each.key, each.seq, each.field))
 
 
-def _search_index(connection: sa.Connection) -> Iterator[Fault]:
-    for fault in search.faults(connection):
-        detail, _, remedy = fault.rpartition(": ")
-        yield "lango_search", detail, remedy
-
-
 UNREADABLE: Final[dict[str, tuple[sa.Table, ...]]] = {
     "unreadable message": (MESSAGE,),
     "unreadable turn": (TURN,),
@@ -297,7 +292,6 @@ CHECKS: Final = [
     Check("time in another form", _times),
     Check("unreadable session", _sessions),
     *(Check(name, _unreadable(*tables)) for name, tables in UNREADABLE.items()),
-    Check("search index", _search_index),
 ]
 
 

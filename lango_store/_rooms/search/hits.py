@@ -1,8 +1,7 @@
-"""Full-text search: read one page of hits, and report or update the state of the search index."""
+"""Read one page of the hits of a search."""
 
-import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypedDict
@@ -10,25 +9,21 @@ from typing import Any, Final, NamedTuple, TypedDict
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from lango_store._dialect import dialect_of
-from lango_store._dialect.search import QUEUE, REBUILD, MessageKey, read_messages
 from lango_store._operations.binds import IS_RECORD, LIVE, MESSAGE, SESSION, of_session
-from lango_store._operations.pace import Pace
 from lango_store._operations.rows import seq_or_zero
+from lango_store._rooms.search.index import MessageKey, read_messages
+from lango_store._rooms.search.indexes import index_of
+from lango_store._rooms.search.query import Places, SearchQuery, finder, matcher, snippet
+from lango_store._rooms.search.values import SearchHit, SearchPage
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, decode_time, encode_role, encode_text, end_of_prefix
 from lango_store._values.model import MessageRole
-from lango_store._values.reports import SearchHit, SearchPage, SearchStatus
-from lango_store._values.search_query import Places, SearchQuery, finder, matcher, parse_query, snippet
-from lango_store.errors import DamagedMessage, SearchUnavailable
+from lango_store.errors import DamagedMessage
 
 _RANKING: Final = 0.2  # seconds to find and rank all matches
 _COMPARING: Final = 0.06  # seconds to compare the newest messages instead
 _NEWEST: Final = 5_000
 _PAGE: Final = 200
-_SAMPLE: Final = 50
-_LONGEST: Final = 100
-_PAIR: Final = re.compile("[\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5]{2}")  # letters for every database
 
 
 class SearchFilters(TypedDict, total=False):
@@ -72,16 +67,6 @@ def conditions(
     return sessions, messages
 
 
-def check_usable(connection: sa.Connection) -> None:
-    """Raise `SearchUnavailable` if the index or a part of it is missing."""
-    index = dialect_of(connection).search_index
-    if (fault := index.fault(connection)) is None:
-        return
-    if not index.exists(connection):
-        raise SearchUnavailable("the store has no search index: run `lango-store search enable`")
-    raise SearchUnavailable(f"the search index cannot be used: {fault}")
-
-
 class Search(NamedTuple):
     """A query, its filters, and the sessions to search: one session, or all that are live at `now`."""
 
@@ -99,9 +84,9 @@ def page(connection: sa.Connection, search: Search, limit: int, offset: int) -> 
     """
     if not search.query.wanted:
         return SearchPage(items=[])
-    dialect = dialect_of(connection)
+    index = index_of(connection)
     rows, newest = None, None
-    with suppress(TimeoutError), dialect.time_limit(connection, _RANKING):
+    with suppress(TimeoutError), index.time_limit(connection, _RANKING):
         rows = _ranked(connection, search, limit + 1, offset)
     if rows is None and _is_small(connection):  # the machine is busy, or its caches are cold
         rows = _ranked(connection, search, limit + 1, offset)
@@ -109,19 +94,19 @@ def page(connection: sa.Connection, search: Search, limit: int, offset: int) -> 
         matches, newest = _newest(connection, search, offset + limit + 1)
         rows = _rows(connection, matches[offset:])
     shown = rows[:limit]
-    texts = _texts(connection, [(row.key, row.seq) for row in shown])
+    texts = texts_of(connection, [(row.key, row.seq) for row in shown])
     find = finder(search.query)
     return SearchPage(
         items=[_hit(row, texts.get((row.key, row.seq), ()), find) for row in shown],
         next=offset + limit if len(rows) > limit else None,
-        waiting=dialect.search_index.queued(connection),
+        waiting=index.queued(connection),
         newest=newest,
     )
 
 
 def _is_small(connection: sa.Connection) -> bool:
     """Return True if the store has so few messages that ranking all of them is always fast."""
-    with suppress(TimeoutError), dialect_of(connection).time_limit(connection, _COMPARING):
+    with suppress(TimeoutError), index_of(connection).time_limit(connection, _COMPARING):
         one_more = sa.select(sa.literal(1)).select_from(MESSAGE).limit(1).offset(_NEWEST)
         return connection.execute(one_more).first() is None
     return False
@@ -129,7 +114,7 @@ def _is_small(connection: sa.Connection) -> bool:
 
 def _ranked(connection: sa.Connection, search: Search, limit: int, offset: int) -> Sequence[sa.Row[Any]]:
     """Rank all matches in the index, and return a page of them, best match first."""
-    source, message, rank = dialect_of(connection).search_index.matches(search.query)
+    source, message, rank = index_of(connection).matches(search.query)
     of_sessions, of_messages = conditions(message, **search.which)
     query = _select_hits(source, message, rank).where(LIVE, *of_sessions, *of_messages)
     if search.key is not None:
@@ -158,7 +143,7 @@ def _newest(connection: sa.Connection, search: Search, number: int) -> tuple[lis
     compared = 0
     with (
         suppress(TimeoutError),
-        dialect_of(connection).time_limit(connection, _COMPARING),
+        index_of(connection).time_limit(connection, _COMPARING),
         closing(read_messages(connection, chosen, now=search.now)) as messages,
     ):
         for number_read, ((owner, seq), _, texts) in enumerate(messages, 1):
@@ -174,7 +159,7 @@ def _newest(connection: sa.Connection, search: Search, number: int) -> tuple[lis
 
 def _rows(connection: sa.Connection, keys: Sequence[MessageKey]) -> list[sa.Row[Any]]:
     """Read the hits for these message keys, in the order of the keys; their rank is 0."""
-    query = _select_hits(MESSAGE, MESSAGE, sa.literal(0.0)).where(dialect_of(connection).search_index.one_of(keys))
+    query = _select_hits(MESSAGE, MESSAGE, sa.literal(0.0)).where(index_of(connection).one_of(keys))
     rows = {(row.key, row.seq): row for row in connection.execute(query)}
     return [rows[key] for key in keys if key in rows]
 
@@ -186,8 +171,8 @@ def _select_hits(source: sa.FromClause, message: sa.FromClause, rank: sa.ColumnE
     return sa.select(*columns).select_from(source.join(SESSION, of_session(SESSION, message.c.session_key)))
 
 
-def _texts(connection: sa.Connection, keys: list[MessageKey]) -> dict[Any, tuple[str, str]]:
-    condition = dialect_of(connection).search_index.one_of(keys)
+def texts_of(connection: sa.Connection, keys: list[MessageKey]) -> dict[Any, tuple[str, str]]:
+    condition = index_of(connection).one_of(keys)
     messages = read_messages(connection, sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).where(condition))
     return {key: texts for key, _, texts in messages}
 
@@ -203,83 +188,3 @@ def _hit(row: Any, parts: Sequence[str], find: Callable[[str], Places]) -> Searc
         raise DamagedMessage(str(row.key), seq_or_zero(row.seq), str(fault["loc"][0]), fault["msg"]) from None
     except ValueError as error:
         raise DamagedMessage(str(row.key), seq_or_zero(row.seq), "created_at", str(error)) from None
-
-
-# Search index
-
-
-def drain(
-    transaction: Callable[[], AbstractContextManager[sa.Connection]],
-    number: int,
-    pace: Pace,
-    on_batch: Callable[[int], object] = lambda done: None,
-) -> None:
-    """Index the newest `number` changes of the queue, each batch in a separate transaction."""
-    done = 0
-    while done < number:
-        with pace.batch(), transaction() as connection:
-            batch = dialect_of(connection).search_index.drain(connection, min(number - done, pace.rows))
-        if not batch:
-            return
-        done += batch
-        on_batch(done)
-
-
-def status(connection: sa.Connection) -> SearchStatus:
-    """Return the state of the index."""
-    index = dialect_of(connection).search_index
-    fault = index.fault(connection)
-    if fault is not None:
-        return SearchStatus(state="unusable", reason=fault) if index.exists(connection) else SearchStatus()
-    try:
-        with connection.begin_nested():
-            indexed, waiting = index.indexed(connection), index.queued(connection)
-    except sa.exc.DBAPIError as error:
-        return SearchStatus(state="unusable", reason=_unreadable(connection, error))
-    return SearchStatus(state="ready", indexed=indexed, waiting=waiting)
-
-
-def faults(connection: sa.Connection) -> list[str]:
-    """Return descriptions of the index's faults.
-
-    Faults are an unusable index, messages without an entry and entries without a message
-    (unless queued), and messages of a random sample that the index does not find.
-    """
-    index = dialect_of(connection).search_index
-    if (fault := index.fault(connection)) is not None:
-        return [fault] if index.exists(connection) else []
-    try:
-        with connection.begin_nested():
-            missing, extra = index.differences(connection)
-            missed = _missed(connection)
-    except sa.exc.DBAPIError as error:
-        return [_unreadable(connection, error)]
-    counts = {"are not indexed": missing, "are indexed and not there": extra, "were tried and not found": missed}
-    return [f"{number:,} messages {what}: {REBUILD}" for what, number in counts.items() if number]
-
-
-def _unreadable(connection: sa.Connection, error: sa.exc.DBAPIError) -> str:
-    """Return a description of a damaged index; raise the error again if it has another cause."""
-    if error.orig is None or not dialect_of(connection).search_index.is_damage(error.orig):
-        raise error
-    return f"it cannot be read ({error.orig}): {REBUILD}"
-
-
-def _missed(connection: sa.Connection) -> int:
-    """Count the messages of a sample that the index does not find by a pair of characters or their longest word."""
-    index = dialect_of(connection).search_index
-    not_queued = sa.text(f"({index.message_id_columns}) NOT IN (SELECT {index.id_columns} FROM {QUEUE})")
-    query = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).where(MESSAGE.c.role != MessageRole.RECORD, not_queued)
-    sample = connection.execute(query.order_by(sa.func.random()).limit(_SAMPLE))
-    missed = 0
-    for message_key, parts in _texts(connection, [(key, seq) for key, seq in sample]).items():
-        # Only ASCII words and pairs: databases split other words differently. Only short words: a query cuts very long
-        # words. First a pair, which an index that was filled by an earlier release does not have.
-        pair = next((match[0] for text in parts if (match := _PAIR.search(text))), "")
-        words = (word for text in parts for word in text.split() if len(word) <= _LONGEST)
-        if word := pair or max((word for word in words if word.isascii() and word.isalnum()), key=len, default=""):
-            source, message, _ = index.matches(parse_query(word))
-            lookup = sa.select(sa.literal(1)).select_from(source)
-            lookup = lookup.where(sa.tuple_(message.c.session_key, message.c.seq) == message_key)
-            missed += connection.execute(lookup).first() is None
-    return missed

@@ -9,8 +9,8 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from lango_store import schema
+from lango_store._rooms.search.values import SearchHit, SearchStatus
 from lango_store._values.model import MessageRole
-from lango_store._values.reports import SearchHit, SearchStatus
 from lango_store.cli.options import (
     Agent,
     JsonOption,

@@ -6,15 +6,17 @@ still exist. A search ignores the entries of queued messages, so that it never f
 """
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
+from lango_store._rooms.search.query import SearchQuery, searchable
 from lango_store._rows.columns import as_stored
-from lango_store._rows.payloads import with_searched
-from lango_store._values.search_query import SearchQuery, searchable
+from lango_store._rows.encoding import decode_json
+from lango_store._rows.payloads import FAULTS, put_back, references
 from lango_store.tables import Base
 
 REBUILD: Final = "run `lango-store search rebuild`"
@@ -85,6 +87,9 @@ class SearchIndex(Protocol):
     def is_damage(self, error: BaseException) -> bool:
         """Return True if a damaged index can cause this error of the driver."""
 
+    def time_limit(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[None]:
+        """Raise TimeoutError if a statement takes longer (never on aiosqlite). The transaction stays usable."""
+
     def matches(self, query: SearchQuery) -> Matches:
         """Return the messages that match a query. The query must have at least one wanted term."""
 
@@ -143,8 +148,21 @@ def read_messages(
             texts = (each.decode(errors="replace") if isinstance(each, bytes) else each for each in stored)
             message = dict(zip(_READ, texts, strict=True))
             # Without payloads if an edit has removed one since the row was read; the edit has queued the message again.
-            message = with_searched(message, partial(_bodies, connection, message["session_key"]))
+            message = _with_payloads(message, partial(_bodies, connection, message["session_key"]))
             yield tuple(selected), message["role"], searchable(*(message[name] for name in _SEARCHABLE))
+
+
+def _with_payloads(row: dict[str, Any], read: Callable[[set[str]], Mapping[str, str]]) -> dict[str, Any]:
+    """Return an encoded message with the payloads that `read` returns by their digests; unchanged if it is damaged."""
+    if row["payloads"] is None:
+        return row
+    whole = dict(row)
+    try:
+        listing = {name: places for name, places in decode_json(row["payloads"]).items() if name in row}
+        put_back(whole, listing, read({digest for digest, *_ in references(listing)}))
+    except FAULTS:
+        return row
+    return whole
 
 
 def _bodies(connection: sa.Connection, key: str, digests: set[str]) -> dict[str, str]:

@@ -1,14 +1,26 @@
 """The search index on PostgreSQL: a table with the tsvector of each message, and a GIN index on that table."""
 
 import string
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect.search import MESSAGE, QUEUE, REBUILD, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
-from lango_store._values.search_query import SearchQuery, Term, indexed
+from lango_store._rooms.search.index import (
+    MESSAGE,
+    QUEUE,
+    REBUILD,
+    TABLES,
+    TRIGGERS,
+    Matches,
+    SearchIndex,
+    read_messages,
+)
+from lango_store._rooms.search.query import SearchQuery, Term, indexed
 
 _DAMAGE: Final = ("XX000", "XX001", "XX002", "58P01", "42P01", "42703", "42704")
+_CANCELED: Final = "57014"
 
 _CREATE_QUEUE: Final = (
     f"CREATE TABLE {QUEUE} (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
@@ -156,6 +168,27 @@ class Gin(SearchIndex):
 
     def is_damage(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) in _DAMAGE
+
+    @contextmanager
+    def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
+        # The custom plan fits the values of this call: if most rows match, it does not use the search index, whose
+        # scan cannot always be canceled.
+        names, functions = ("statement_timeout", "plan_cache_mode"), sa.func.pg_catalog
+
+        def configure(*values: str) -> None:
+            settings = (functions.set_config(name, value, True) for name, value in zip(names, values, strict=True))
+            connection.execute(sa.select(*settings))
+
+        before = connection.execute(sa.select(*map(functions.current_setting, names))).one()
+        try:
+            with connection.begin_nested():
+                configure(f"{max(1, seconds * 1000):.0f}ms", "force_custom_plan")
+                yield
+                configure(*before)
+        except sa.exc.DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != _CANCELED:
+                raise
+            raise TimeoutError from error
 
     def matches(self, query: SearchQuery) -> Matches:
         wanted, unwanted = " & ".join(map(_phrase, query.wanted)), " | ".join(map(_phrase, query.unwanted))

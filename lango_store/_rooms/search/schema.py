@@ -3,19 +3,19 @@
 The index is optional, so it is not part of a migration revision.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._operations import revision
-from lango_store._operations.maintenance import search
 from lango_store._operations.pace import Pace
-from lango_store._values.reports import OnProgress, Progress, SearchStatus
+from lango_store._rooms.search import state
+from lango_store._rooms.search.indexes import index_of
+from lango_store._rooms.search.values import SearchStatus
+from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import MigrationRefused, SchemaOutOfDate, UnsupportedDatabase
-from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, reading
+from lango_store.schema.running import Database, connected, reading, table_transaction
 
 
 def enable_search(database: Database, *, on_progress: OnProgress | None = None) -> SearchStatus:
@@ -66,8 +66,8 @@ def disable_search(database: Database) -> bool:
     Returns:
         True if there was an index.
     """
-    with connected(database) as connection, _transaction(connection, callers=connection is database):
-        index = dialect_of(connection).search_index
+    with connected(database) as connection, table_transaction(connection, callers=connection is database):
+        index = index_of(connection)
         existed = index.exists(connection)
         index.drop(connection)
         return existed
@@ -80,14 +80,14 @@ def search_status(database: Database) -> SearchStatus:
         database: A URL, an engine or a connection.
     """
     with reading(database) as connection:
-        return search.status(connection)
+        return state.status(connection)
 
 
 def _build(database: Database, on_progress: OnProgress | None, *, recreate: bool) -> SearchStatus:
     with connected(database) as connection:
         callers = connection is database
-        transaction = partial(_transaction, connection, callers=callers)
-        index = dialect_of(connection).search_index
+        transaction = partial(table_transaction, connection, callers=callers)
+        index = index_of(connection)
         with transaction():
             _check_possible(connection)
             creates = recreate or index.fault(connection) is not None
@@ -104,9 +104,9 @@ def _build(database: Database, on_progress: OnProgress | None, *, recreate: bool
             if on_progress is not None:
                 on_progress(Progress(table="lango_search", rows=rows, total=total))
 
-        search.drain(transaction, total, Pace(dialect_of(connection), rests=not callers), report)
+        state.drain(transaction, total, Pace(dialect_of(connection), rests=not callers), report)
         with transaction():
-            return search.status(connection)
+            return state.status(connection)
 
 
 def _check_possible(connection: sa.Connection) -> None:
@@ -123,16 +123,5 @@ def _check_possible(connection: sa.Connection) -> None:
             "the tables are distributed, and the search index needs triggers, which Citus does not allow on "
             "distributed tables: search in a copy on one server, or run `lango-store db undistribute` first"
         )
-    if (obstacle := dialect_of(connection).search_index.obstacle(connection)) is not None:
+    if (obstacle := index_of(connection).obstacle(connection)) is not None:
         raise UnsupportedDatabase(obstacle)
-
-
-@contextmanager
-def _transaction(connection: sa.Connection, *, callers: bool) -> Iterator[sa.Connection]:
-    """Begin a transaction on our tables, or a savepoint in the caller's transaction."""
-    dialect = dialect_of(connection)
-    if callers:
-        dialect.join(connection)
-    transaction = connection.begin_nested() if callers else dialect.batch(connection, LOCK_TIMEOUT)
-    with transaction, dialect.confined(connection):
-        yield connection

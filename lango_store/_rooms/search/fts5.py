@@ -6,17 +6,21 @@ the old text no longer exists when the queue is drained.
 
 import json
 import sqlite3
-from typing import Final
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
 from lango_store._engine.sqlite_library import library_version
-from lango_store._values.search_query import SearchQuery, Term, indexed
+from lango_store._rooms.search.index import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
+from lango_store._rooms.search.query import SearchQuery, Term, indexed
 
 _SHADOWS: Final = tuple(f"lango_search_{each}" for each in ("data", "idx", "content", "docsize", "config"))
 _SECURE_DELETE: Final = (3, 42)
 _DAMAGE: Final = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT)
+_STEPS: Final = 1_000  # instructions of SQLite's virtual machine, which take some microseconds
 
 _EVENTS: Final = (
     ("new", "INSERT ON lango_message WHEN new.role <> 'record'"),
@@ -105,6 +109,23 @@ class Fts5(SearchIndex):
         # FTS5 reports damage with one of three error codes of SQLite.
         code = getattr(error, "sqlite_errorcode", None)
         return code is not None and code & 0xFF in _DAMAGE
+
+    @contextmanager
+    def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
+        if connection.dialect.driver == "aiosqlite":  # only the driver's own thread could set a handler
+            yield
+            return
+        driver: Any = connection.connection.driver_connection
+        deadline = time.monotonic() + seconds
+        driver.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
+                raise
+            raise TimeoutError from error
+        finally:
+            driver.set_progress_handler(None, 0)
 
     def matches(self, query: SearchQuery) -> Matches:
         # Adjacent words bind tighter than NOT.

@@ -1,0 +1,1 @@
+"""Full-text search, with an index that is created on request."""

@@ -1,0 +1,60 @@
+"""Full-text search.
+
+A search first indexes up to 5,000 queued changes, unless it runs in a caller's transaction or cannot write the index.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+import sqlalchemy as sa
+
+from lango_store._connections.context import Context
+from lango_store._dialect import dialect_of
+from lango_store._operations.binds import MESSAGE
+from lango_store._operations.pace import Pace
+from lango_store._operations.session import sessions
+from lango_store._operations.session.lists import MAX_PAGE, check_limit
+from lango_store._rooms.search import hits, state
+from lango_store._rooms.search.errors import SearchUnavailable
+from lango_store._rooms.search.hits import Search, SearchFilters
+from lango_store._rooms.search.index import REBUILD
+from lango_store._rooms.search.indexes import index_of
+from lango_store._rooms.search.query import parse_query
+from lango_store._rooms.search.upkeep import damage_of
+from lango_store._rooms.search.values import SearchPage
+from lango_store.errors import DatabaseUnavailable, LangoStoreError, quoted
+
+_MAX_DRAINED: Final = 5_000
+_MAX_OFFSET: Final = 2**63 - MAX_PAGE - 2
+
+
+def find(
+    context: Context, words: str, limit: int, offset: int, which: SearchFilters, key: str | None = None
+) -> SearchPage:
+    """Search the messages of all sessions or, with `key`, of one live session."""
+    check_limit(limit)
+    if type(offset) is not int or not 0 <= offset <= _MAX_OFFSET:
+        raise ValueError(f"offset={quoted(offset)} is out of range: pass the `next` of the previous page")
+    query = parse_query(words)
+    hits.conditions(MESSAGE, **which)  # raises for an invalid filter before a connection is opened
+
+    def page(connection: sa.Connection) -> SearchPage:
+        now = context.now(connection)  # this statement is built for each call and needs a bound time
+        if key is not None:
+            sessions.row_of(connection, now, key)
+        return hits.page(connection, Search(query, which, now, key), limit, offset)
+
+    try:
+        with context.snapshot() as connection:
+            state.check_usable(connection)
+            # In a caller's transaction, other processes that index would wait until that transaction ends.
+            if context.in_callers_transaction or not index_of(context.engine).can_drain(connection):
+                return page(connection)
+        with suppress(DatabaseUnavailable):  # read-only file or full disk: search what is already indexed
+            state.drain(context.unguarded().transaction, _MAX_DRAINED, Pace(dialect_of(context.engine)))
+        with context.snapshot() as connection:
+            return page(connection)
+    except LangoStoreError as error:
+        if (damage := damage_of(context, error)) is None:
+            raise
+        raise SearchUnavailable(f"the search index is damaged ({damage}): {REBUILD}") from error
