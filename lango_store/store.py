@@ -47,7 +47,7 @@ R = TypeVar("R")
 class Maintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
     """Maintenance of the tables of a store: `Store.maintenance`. `Store.expire` purges sessions."""
 
-    _checks: ClassVar = [search_index.CHECK]
+    _checks: ClassVar = [search_index.INDEX_CHECK]
 
 
 class Store(

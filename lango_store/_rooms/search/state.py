@@ -75,7 +75,7 @@ def _faults(connection: sa.Connection) -> Iterator[Fault]:
         yield "lango_search", detail, remedy
 
 
-CHECK: Final = Check("search index", _faults)
+INDEX_CHECK: Final = Check("search index", _faults)
 
 
 def _described_faults(connection: sa.Connection) -> list[str]:
