@@ -13,9 +13,9 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final
 
-from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
+from lango_store._values.model import Message, MessageRole, SessionInfo, Turn
 from lango_store._values.usage import describe, numbers_of, total
-from lango_store.content import Call, Media, Native, Part, Refusal, Result, Text, Thinking, read, text_of
+from lango_store.content import Call, Media, Native, Part, Refusal, Result, Text, Thinking, ignore, plain, read, shown, text_of
 from lango_store.errors import DamagedMessage
 
 # Replacements for characters that would control a terminal or reverse a line.
@@ -158,9 +158,9 @@ def _message(message: Message, *, is_summary: bool, is_long: bool) -> str:
     )
     if message.failed:
         names += _FAILED
-    is_result = kind == "tool"
-    content = _content(message.content, _plain if is_result else _markdown)
-    if is_result and is_long and content:
+    render = _plain if kind == "tool" else _markdown
+    content = "".join(_part(part, render) for part in shown(message))
+    if kind == "tool" and is_long and content and message.content is not None:
         content = f"<details><summary>{_brief(message.content)}</summary>{content}</details>"
     facts = [render_time(message.created_at)] if message.created_at else []
     if message.model:
@@ -171,7 +171,7 @@ def _message(message: Message, *, is_summary: bool, is_long: bool) -> str:
         f'<article class="{kind}" id="m{message.seq}">'
         f'<header><h2><a href="#m{message.seq}">{message.seq}</a> <span class="role">{role}</span>{names}</h2>'
         f'<p class="facts">{" · ".join(facts)}</p></header>'
-        f"{content}{''.join(_call(call, failed=call.failed) for call in message.tool_calls)}</article>\n"
+        f"{content}</article>\n"
     )
 
 
@@ -204,20 +204,6 @@ def _first_words(message: Message) -> str:
     return "" if message.content is None else _brief(message.content)
 
 
-def _content(content: Any, render: Callable[[str], str]) -> str:
-    if content is None:
-        return ""
-    text = text_of(content)
-    if text is not None:
-        return _paragraph(text, render)
-    shown = read(content, is_data=True)
-    if isinstance(shown[0], Native) and shown[0].block is content:
-        if isinstance(content, list) and all(isinstance(block, dict) for block in content):
-            return "".join(map(_block, content))
-        return f"<pre>{_json(content)}</pre>" if _is_short(content) else _folded("content", _json(content))
-    return "".join(_part(part, render) for part in shown)
-
-
 def _plain(text: str) -> str:
     return f'<div class="text" dir="auto">{_text(text)}</div>'
 
@@ -242,8 +228,8 @@ def _paragraph(text: str, render: Callable[[str], str]) -> str:
 
 
 def _part(part: Part, render: Callable[[str], str]) -> str:
-    if isinstance(part, Native) and part.like is not None:
-        part = part.like
+    if isinstance(part, Native):
+        part = part.shown
     match part:
         case Text() | Refusal():
             return _paragraph(part.text, render)
@@ -256,11 +242,20 @@ def _part(part: Part, render: Callable[[str], str]) -> str:
             name = '<span class="name">thinking</span>'
             return f"<details><summary>{name}</summary>{_paragraph(part.text, render)}</details>"
         case Call():
-            return _call(ToolCall(id=part.id, name=part.name, arguments=part.arguments))
+            value = part.arguments
+            body = "" if value is None else f"<h3>arguments</h3><pre>{_json(value)}</pre>"
+            return _folded_call(part, "" if value is None else _brief(value), body)
         case Result():
-            answer = ToolCall(id=part.id or "", name=part.name or "result", output=part.content)
-            return _call(answer, failed=part.failed)
-    return _block(part.block) if isinstance(part.block, dict) else ""
+            found = read(part.content, is_data=True)
+            body = "".join(_part(each, _plain) for each in found)
+            return _folded_call(part, f"→ {_brief(plain(found, ignore))}", f"<h3>output</h3>{body}", failed=part.failed)
+    if part.block is None:
+        return ""
+    blocks = part.block if isinstance(part.block, list) else [part.block]
+    if all(isinstance(block, dict) and (blocks is part.block or "type" in block) for block in blocks):
+        return "".join(map(_block, blocks))
+    text = _json(part.block)
+    return f"<pre>{text}</pre>" if _is_short(part.block) else _folded("content", text)
 
 
 def _block(block: dict[str, Any]) -> str:
@@ -272,18 +267,10 @@ def _block(block: dict[str, Any]) -> str:
     return f'<details><summary><span class="name">{name}</span> <small>{brief}</small></summary>{body}</details>'
 
 
-def _call(call: ToolCall, *, failed: bool = False) -> str:
-    parts = [f'<p class="id">{escape_line(call.id)}</p>'] if call.id else []
-    brief = []
-    if call.arguments is not None:
-        parts.append(f"<h3>arguments</h3><pre>{_json(call.arguments)}</pre>")
-        brief.append(_brief(call.arguments))
-    if call.answered:
-        parts.append(f"<h3>output</h3><pre>{_json(call.output)}</pre>")
-        brief.append(f"→ {_brief(call.output)}")
-    name = f'<span class="name">{escape_line(call.name)}</span>{_FAILED if failed else ""}'
-    summary = f"{name} <small>{' '.join(brief)}</small>"
-    return f'<details class="call"><summary>{summary}</summary>{"".join(parts)}</details>'
+def _folded_call(part: Call | Result, brief: str, body: str, *, failed: bool = False) -> str:
+    id = f'<p class="id">{escape_line(part.id)}</p>' if part.id else ""
+    title = f'<span class="name">{escape_line(part.name or "result")}</span>{_FAILED if failed else ""}'
+    return f'<details class="call"><summary>{title} <small>{brief}</small></summary>{id}{body}</details>'
 
 
 # Pieces

@@ -100,8 +100,11 @@ class ToolCall(Value):
 
     @property
     def failed(self) -> bool:
-        """True if the output is the error of a tool that failed: `extra` has `"failed": true`."""
-        return has_failed(self.extra)
+        """True if the output is the error of a tool that failed.
+
+        Then `extra` has `"failed": true`, or the output is an object of MCP with `"isError": true`.
+        """
+        return has_failed(self.extra, self.output)
 
     def copied(self) -> Self:
         """Return a copy that shares no list and no dict with this call."""
@@ -284,8 +287,11 @@ class Message(Value):
 
     @property
     def failed(self) -> bool:
-        """True for the result of a tool that failed: `extra` has `"failed": true`."""
-        return has_failed(self.extra)
+        """True for the result of a tool that failed.
+
+        Then `extra` has `"failed": true`, or the content is an object of MCP with `"isError": true`.
+        """
+        return has_failed(self.extra, self.content)
 
     @classmethod
     def tool(cls, content: Any = None, *, failed: bool = False, **fields: Unpack[MessageFields]) -> Self:

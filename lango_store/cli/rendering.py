@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -9,10 +10,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lango_store import content as contents
-from lango_store._values.model import Draft, Message, MessageRole, OpenTurn, SessionInfo, ToolCall
+from lango_store._values.model import Draft, Message, MessageRole, OpenTurn, SessionInfo
 from lango_store._values.usage import describe, numbers_of
 from lango_store.cli.output import one_line, printable, quantity
-from lango_store.content import Call, Media, Native, Part, Refusal, Result, Source, Thinking, read, text_of, texts_of
+from lango_store.content import Call, Media, Native, Part, Refusal, Result, Source, Thinking, read, shown, text_of
 from lango_store.errors import DamagedMessage
 
 _MAX_LINES, _MAX_LINE = 12, 1_000
@@ -67,12 +68,15 @@ def render_message(message: Message | DamagedMessage, *, full: bool = False) -> 
     title = (
         f"{message.seq} {' · '.join(filter(None, (message.role.value, message.author, message.name, message.model)))}"
     )
-    calls = [_call(call) for call in message.tool_calls]
     if message.role is MessageRole.RECORD:
+        calls = [f"{call.name} {_plain(call.output)}" for call in message.tool_calls]
         content = [] if message.content is None else [_plain(message.content)]
         line = one_line("  ".join([title, *content, *calls]))
         return Group(Text(line, style="dim", no_wrap=not full, overflow="ellipsis"))  # a bare Text would be wrapped
-    texts = calls if message.content is None else [_content(message.content), *calls]
+    if message.failed:
+        title += " · failed"
+    grouped = groupby(shown(message), lambda part: isinstance(part, Call | Result))
+    texts = ["\n".join(map(_part, parts)) for _, parts in grouped]
     facts = [f"{message.created_at:%H:%M:%S}"] if message.created_at else []
     if message.tokens is not None:
         facts.append(quantity(message.tokens, "token"))
@@ -89,26 +93,9 @@ def _panel(body: RenderableType, title: str, **options: Any) -> Panel:
     return Panel(body, title=Text(one_line(title), style="bold"), title_align="left", **options)
 
 
-def _call(call: ToolCall) -> str:
-    arguments = "" if call.arguments is None else _plain(call.arguments)
-    if not call.answered:
-        return f"→ {call.name}({arguments})"
-    return f"← {call.name}{arguments and f'({arguments})'}: {_plain(call.output)}"
-
-
-def _content(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    found = read(content)
-    if any(isinstance(part, Native) and not part.form for part in found):
-        parts = texts_of(content)
-        return _json(content, indent=2) if parts is None else "\n".join(map(_plain, parts))
-    return "\n".join(map(_part, found))
-
-
 def _part(part: Part) -> str:
-    if isinstance(part, Native) and part.like is not None:
-        part = part.like
+    if isinstance(part, Native):
+        part = part.shown
     match part:
         case contents.Text() | Refusal():
             return part.text
@@ -119,7 +106,8 @@ def _part(part: Part) -> str:
         case Call():
             return f"→ {part.name}({'' if part.arguments is None else _plain(part.arguments)})"
         case Result():
-            return f"← {part.name or part.id or ''}{' failed' if part.failed else ''}: {_content(part.content)}"
+            output = "\n".join(map(_part, read(part.content, is_data=True)))
+            return f"← {part.name or part.id or ''}{' failed' if part.failed else ''}: {output}"
         case Source():
             return f"[{part.title or 'source'}] {part.url or ''}"
     return _json(part.block)

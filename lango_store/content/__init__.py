@@ -31,7 +31,7 @@ from lango_store.content.parts import (
     Thinking,
     has_failed,
 )
-from lango_store.content.reading import parts, plain, read, written, written_result
+from lango_store.content.reading import parts, plain, read, shown, written, written_result
 from lango_store.content.text import as_object, as_text, text_of, texts_of
 
 FORMS = {
@@ -74,6 +74,7 @@ __all__ = [
     "parts",
     "plain",
     "read",
+    "shown",
     "text_of",
     "texts_of",
     "written",

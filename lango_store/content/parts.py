@@ -51,24 +51,56 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool. `extra` has further fields of the provider, such as a thought signature."""
+    """A call of a tool. `extra` has further fields of the provider, such as a thought signature.
+
+    In the parts of a message, `position` is the position of the call in `tool_calls`. Calls that only the content has
+    are counted after these.
+    """
 
     id: str
     name: str
     arguments: Any = None
     extra: Block = field(default_factory=dict)
     block: Block | None = field(default=None, compare=False, repr=False)
+    position: int = field(default=-1, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a call. The content is any JSON; `read` returns its parts."""
+    """The result of a call. The content is any JSON; `read` returns its parts.
+
+    The object that a tool of MCP returns becomes its content and its failure.
+    """
 
     id: str | None
     name: str | None
     content: Any = None
     failed: bool = False
     block: Block | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if type(self.content) is dict and _is_mcp_result(self.content):
+            failed = has_failed({}, self.content)
+            structured = self.content.get("structuredContent", self.content.get("structured_content"))
+            object.__setattr__(self, "content", self.content["content"] or structured or "")
+            object.__setattr__(self, "failed", self.failed or failed)
+
+
+_MCP_FIELDS: Final = frozenset(
+    ("content", "isError", "is_error", "structuredContent", "structured_content", "_meta", "meta")
+)
+_MCP_BLOCKS: Final = ("text", "image", "audio", "resource", "resource_link")
+
+
+def _is_mcp_result(value: Block) -> bool:
+    """Return True for the result of a tool of MCP, a `CallToolResult`."""
+    blocks = value.get("content")
+    return (
+        type(blocks) is list
+        and value.keys() <= _MCP_FIELDS
+        and all(isinstance(block, dict) and block.get("type") in _MCP_BLOCKS for block in blocks)
+        and (blocks != [] or len(value) > 1)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +145,24 @@ class Native:
     block: Any
     like: Text | Call | Result | None = field(default=None, compare=False)
 
+    @property
+    def shown(self) -> "Part":
+        """What a reader sees: what the block is like, or the block itself if that is only its JSON as text."""
+        is_known = self.form or (isinstance(self.block, dict) and "text" in self.block)
+        return self.like if self.like is not None and is_known else self
+
 
 FAILED: Final[Block] = {"failed": True}
 """What the `extra` of a result, or of a call with an output, has if the tool failed."""
 
 
-def has_failed(extra: Block) -> bool:
-    """Return True if an `extra` is that of a tool that failed. Earlier messages may have the name `is_error`."""
+def has_failed(extra: Block, output: Any = None) -> bool:
+    """Return True for a tool that failed, by the `extra` of its result, or by the object that a tool of MCP returns.
+
+    Earlier messages may have the name `is_error` in `extra`.
+    """
+    if type(output) is dict and True in (output.get("isError"), output.get("is_error")) and _is_mcp_result(output):
+        return True
     return extra.get("failed") is True or extra.get("is_error") is True
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from lango_store.content.form import ARRANGED, READERS, Form, Note, in_words
@@ -102,6 +103,34 @@ def parts(message: Readable, clean: Callable[[Any], Any] | None = None) -> list[
     if clean is not None:
         content = clean(content)
         calls = [_cleaned(call, clean) for call in calls]
+    return _parts(message, content, calls, clean)
+
+
+def shown(message: Readable) -> list[Part]:
+    """Return the parts of a message for people and for searches.
+
+    These are the parts of its `content` even if models receive something else. A message that is the result of a tool
+    has the parts of this result. What no model receives, such as a text beside results, is a part too.
+    """
+    content, calls = message.content, message.tool_calls
+    found = _parts(message, content, calls)
+    if message.role.canonical != "tool":
+        return found
+    asked: list[Part] = [
+        _asked(call, at) for at, call in enumerate(calls) if call.arguments is not None or not call.answered
+    ]
+    whole = Result(None, None, content).content
+    inner = read(whole, is_data=True)
+    own = [part for part in inner if not isinstance(part, Result)]
+    if len(own) == len(inner) and not any(call.answered for call in calls):
+        return asked + own
+    is_output = any(isinstance(part, Result) and part.content in (whole, text_of(whole)) for part in found)
+    return asked + ([] if is_output else own) + found
+
+
+def _parts(
+    message: Readable, content: Any, calls: Sequence[_ToolCall], clean: Callable[[Any], Any] | None = None
+) -> list[Part]:
     if message.role.canonical == "tool":
         return list(_results(message, content, calls))
     found = read(content)
@@ -110,10 +139,11 @@ def parts(message: Readable, clean: Callable[[Any], Any] | None = None) -> list[
     for name in message.extra:
         if (arrange := ARRANGED.get(name)) is not None:
             rest = message.extra[name] if clean is None else clean(message.extra[name])
-            arranged = arrange(rest, found, list(map(_asked, calls))) if isinstance(rest, Mapping) else None
+            asked = [_asked(call, position) for position, call in enumerate(calls)]
+            arranged = arrange(rest, found, asked) if isinstance(rest, Mapping) else None
             if arranged is not None:
                 return arranged + [output_of(call) for call in calls if call.answered]
-    return _merged(found, calls) if calls else found
+    return _merged(found, calls)
 
 
 def _cleaned(call: Any, clean: Callable[[Any], Any]) -> _ToolCall:
@@ -140,23 +170,36 @@ def output_of(call: Any, *, failed: bool = False) -> Result:
     return Result(call.id or None, call.name or None, output, failed or call.failed)
 
 
-def _asked(call: _ToolCall) -> Call:
-    return Call(call.id, call.name, call.arguments, call.extra)
+def _asked(call: _ToolCall, position: int) -> Call:
+    return Call(call.id, call.name, call.arguments, call.extra, position=position)
 
 
 def _merged(found: list[Part], calls: Sequence[_ToolCall]) -> list[Part]:
     """Put calls, and the results of those that have an output, into the parts of the content."""
-    remaining = list(calls)
+    remaining = dict(enumerate(calls))
     merged: list[Part] = []
+    last = len(calls)
     for part in found:
-        if isinstance(part, Call):
-            same = (each for each in remaining if each.id == part.id and (each.id or each.name == part.name))
-            if (call := next(same, None)) is not None:
-                remaining.remove(call)
-                part = Call(call.id, call.name, call.arguments, part.extra | call.extra, part.block)
+        if type(part) is Call:
+            position = _position(part, remaining)
+            if position is None:
+                part = replace(part, position=last)
+                last += 1
+            else:
+                call = remaining.pop(position)
+                part = Call(
+                    call.id or part.id, call.name, call.arguments, part.extra | call.extra, part.block, position
+                )
         merged.append(part)
-    merged += map(_asked, remaining)
+    merged += [_asked(call, position) for position, call in remaining.items()]
     return merged + [output_of(call) for call in calls if call.answered]
+
+
+def _position(part: Call, calls: Mapping[int, _ToolCall]) -> int | None:
+    """Find a call of the content in `tool_calls`: by its id, or by its name if one of both has no id."""
+    same = [at for at, call in calls.items() if call.id == part.id and part.id]
+    named = [at for at, call in calls.items() if call.name == part.name and not (call.id and part.id)]
+    return next((at for at in same if calls[at].name == part.name), next(iter(same or named), None))
 
 
 def reasoning(message: Readable) -> Thinking | None:

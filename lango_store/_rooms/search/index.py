@@ -28,7 +28,7 @@ TRIGGERS: Final = ("lango_search_inserted", "lango_search_updated", "lango_searc
 
 PAYLOAD: Final = Base.metadata.tables["lango_payload"]
 
-_SEARCHABLE: Final = ("role", "name", "tool_call_id", "text", "content", "tool_calls")
+_SEARCHABLE: Final = ("role", "name", "tool_call_id", "text", "content", "tool_calls", "extra")
 _READ: Final = ("session_key", "payloads", *_SEARCHABLE)
 
 _AT_ONCE: Final = 500  # a statement binds a limited number of values

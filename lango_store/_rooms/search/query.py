@@ -8,11 +8,14 @@ import json
 import re
 import unicodedata
 from bisect import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from lango_store._values.model import MessageRole
+from lango_store.content import Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking, read, shown
 
 _MAX_QUERY: Final = 2_000
 _MAX_TERMS: Final = 64
@@ -86,23 +89,80 @@ def parse_query(query: str) -> SearchQuery:
     return SearchQuery(wanted, unwanted)
 
 
+class _Call(NamedTuple):
+    id: str
+    name: str
+    output: Any
+    answered: bool
+    arguments: None = None
+    extra: Mapping[str, Any] = {}
+    failed: bool = False
+
+
+@dataclass
+class _Message:
+    role: MessageRole
+    content: Any
+    name: str | None
+    tool_call_id: str | None
+    tool_calls: list[_Call]
+    extra: dict[str, Any]
+    sent: None = None
+    failed: bool = False
+
+
 def searchable(
-    role: str, name: str | None, tool_call_id: str | None, text: str | None, content: str | None, tool_calls: str | None
+    role: str,
+    name: str | None,
+    tool_call_id: str | None,
+    text: str | None,
+    content: str | None,
+    tool_calls: str | None,
+    extra: str | None = None,
 ) -> tuple[str, str]:
-    """Return the searchable texts of a stored message: its content, and the names and outputs of its tools."""
-    value = _parsed(content) if text is None else text
-    content_texts: list[Any] = []
-    tools: list[Any] = []
-    if tool_call_id is not None or role in ("tool", "function"):
-        tools += [name, *_strings(value)]
-    else:
-        content_texts += [value] if isinstance(value, str) else _strings(value, "text")
-    calls = _parsed(tool_calls)
-    for call in calls if isinstance(calls, list) else ():
-        if isinstance(call, dict):
-            tools += [call.get("name"), *_strings(call.get("output"))]
-    first, second = ("\n".join(each for each in part if isinstance(each, str)) for part in (content_texts, tools))
+    """Return the searchable texts of a stored message: its own texts, and the names and outputs of its tools."""
+    is_result = tool_call_id is not None or role in ("tool", "function")
+    calls, rest = _parsed(tool_calls), _parsed(extra)
+    message = _Message(
+        MessageRole.TOOL if is_result else MessageRole.ASSISTANT,
+        _parsed(content) if text is None else text,
+        name,
+        tool_call_id,
+        [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
+        rest if isinstance(rest, dict) else {},
+    )
+    texts: list[Any] = []
+    tools: list[Any] = [name] if is_result else []
+    for part in shown(message):
+        if isinstance(part, Native):
+            part = part.shown
+        match part:
+            case Call():
+                tools.append(part.name)
+            case Result():
+                tools += [] if part.name in tools else [part.name]
+                tools += _texts(read(part.content, is_data=True), None)
+            case _:
+                (tools if is_result else texts).extend(_texts([part], None if is_result else "text"))
+    first, second = ("\n".join(each for each in part if isinstance(each, str)) for part in (texts, tools))
     return _storable(first[:_MAX_INDEXED]), _storable(second[: max(0, _MAX_INDEXED - len(first))])
+
+
+def _call(fields: dict[str, Any]) -> _Call:
+    id, name = fields.get("id"), fields.get("name")
+    return _Call(str(id or ""), str(name or ""), fields.get("output"), "output" in fields)
+
+
+def _texts(parts: Iterable[Part], only: str | None) -> Iterator[str | None]:
+    """Yield the texts of parts, and the strings of blocks of an unknown kind; with `only`, just those of this name."""
+    for part in parts:
+        match part:
+            case Text() | Refusal() | Thinking():
+                yield part.text
+            case Media(name=name) | Source(title=name):
+                yield name
+            case Native():
+                yield from _strings(part.block, "text" if part.form else only)
 
 
 def indexed(content: str, tools: str) -> tuple[str, str]:
