@@ -15,7 +15,21 @@ from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, SessionInfo, Turn
 from lango_store._values.usage import describe, numbers_of, total
-from lango_store.content import Call, Media, Native, Part, Refusal, Result, Text, Thinking, ignore, plain, read, shown, text_of
+from lango_store.content import (
+    Call,
+    Media,
+    Native,
+    Part,
+    Refusal,
+    Result,
+    Text,
+    Thinking,
+    ignore,
+    plain,
+    read,
+    shown,
+    text_of,
+)
 from lango_store.errors import DamagedMessage
 
 # Replacements for characters that would control a terminal or reverse a line.
