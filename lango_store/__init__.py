@@ -12,6 +12,7 @@ from lango_store._rooms.tool_calls.effects import Effect
 from lango_store._rooms.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
 from lango_store._rooms.tool_calls.values import BegunCall, Suspension, SuspensionPage
 from lango_store._rooms.turns_in_progress.groups import Drafts, Inbox, StoreTurns
+from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedPage, OwedTurn
 from lango_store._rooms.usage.values import UsageRow
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._values.model import (
@@ -19,11 +20,8 @@ from lango_store._values.model import (
     Change,
     Compaction,
     Diff,
-    Draft,
     Message,
     MessageRole,
-    OpenTurn,
-    OwedTurn,
     Payload,
     SessionChanges,
     SessionFields,
@@ -33,7 +31,7 @@ from lango_store._values.model import (
     Undone,
     Unset,
 )
-from lango_store._values.reports import ExpiryReport, OwedPage, Page
+from lango_store._values.reports import ExpiryReport, Page
 from lango_store._values.session import Session
 from lango_store.aio import (
     AsyncConversation,

@@ -19,7 +19,7 @@ from lango_store._features import maintenance as payloads
 from lango_store._features.tail.watcher import Watcher
 from lango_store._operations import derived_data
 from lango_store._operations.binds import SHARED_VALUE
-from lango_store._operations.log import kept_copies, pending
+from lango_store._operations.log import kept_copies
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
 from lango_store._operations.session.lists import Filter, Filters, Order
@@ -31,7 +31,9 @@ from lango_store._rooms.search import state as search_index
 from lango_store._rooms.stats import groups as stats
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import waiting
+from lango_store._rooms.turns_in_progress import checks as checks_of_turns
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
+from lango_store._rooms.turns_in_progress import pending
 from lango_store._rooms.usage import groups as usage
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle
@@ -47,7 +49,7 @@ R = TypeVar("R")
 class Maintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
     """Maintenance of the tables of a store: `Store.maintenance`. `Store.expire` purges sessions."""
 
-    _checks: ClassVar = [search_index.INDEX_CHECK]
+    _checks: ClassVar = [checks_of_turns.EMPTY_INBOX, search_index.INDEX_CHECK]
 
 
 class Store(

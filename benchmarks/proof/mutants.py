@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from lango_store import Conversation, LangoStoreError, Message
 from lango_store._dialect.sqlite import SQLite
 from lango_store._operations.binds import IS_STORED_TURN, LIVE
-from lango_store._operations.log import append_statements, owed
+from lango_store._operations.log import append_statements
 from lango_store._rooms.tool_calls import calls, suspensions
-from lango_store._rooms.turns_in_progress import claims, leases, running, working
+from lango_store._rooms.turns_in_progress import claims, leases, owed, running, working
 
 _append, _read, _tail = Conversation.append_messages, Conversation.all_messages, Conversation.tail
 _insert = append_statements.insert_messages

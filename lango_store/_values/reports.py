@@ -5,7 +5,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from lango_store._values.model import OwedTurn, SessionInfo
+from lango_store._values.model import SessionInfo
 from lango_store._values.value import Value, absent
 
 
@@ -18,18 +18,6 @@ class Page(Value):
     """
 
     items: list[SessionInfo]
-    next: str | None = None
-
-
-class OwedPage(Value):
-    """One page of the turns that sessions are owed, the longest due first.
-
-    Attributes:
-        items: The owed turns. Those that were given up come last.
-        next: The cursor to pass to `Store.owed` for the next page; None on the last page.
-    """
-
-    items: list[OwedTurn]
     next: str | None = None
 
 

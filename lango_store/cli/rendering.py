@@ -10,7 +10,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lango_store import content as contents
-from lango_store._values.model import Draft, Message, MessageRole, OpenTurn, SessionInfo
+from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn
+from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.usage import describe, numbers_of
 from lango_store.cli.output import one_line, printable, quantity
 from lango_store.content import Call, Media, Native, Part, Refusal, Result, Source, Thinking, read, shown, text_of

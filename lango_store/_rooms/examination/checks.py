@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of, reflected
 from lango_store._operations.binds import (
-    INBOX,
     MESSAGE,
     REMOVED_MESSAGE,
     REMOVED_TURN,
@@ -21,7 +20,7 @@ from lango_store._operations.binds import (
     of_session,
 )
 from lango_store._operations.derived_data import DERIVED
-from lango_store._operations.log import changes, counters, owed, payloads, removals
+from lango_store._operations.log import changes, counters, payloads, removals
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
@@ -83,7 +82,7 @@ def _misplaced(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _repeated_ids(connection: sa.Connection) -> Iterator[Fault]:
-    for table in (MESSAGE, INBOX, TURN):
+    for table in (each.table for each in CHILDREN if "id" in each.table.c):
         # Grouped by an expression, so that the database does not read a damaged index.
         id = table.c.id.concat(sa.literal_column("''", sa.Text()))
         ids = sa.select(table.c.session_key, id.label("id")).where(table.c.id.is_not(None))
@@ -117,16 +116,6 @@ def _missing_payloads(connection: sa.Connection) -> Iterator[Fault]:
 def _unused_payloads(connection: sa.Connection) -> Iterator[Fault]:
     for key, number in payloads.unused(connection):
         yield shown(key), f"session {key!r}: {number} payloads belong to no message", "doctor --repair deletes them"
-
-
-_AWAITS_NOTHING: Final = sa.and_(owed.has(owed.IN_INBOX), ~sa.exists().where(of_session(INBOX, SESSION.c.key)))
-"""The condition that a session waits for a turn that takes its inbox, which has no messages."""
-
-
-def _empty_inboxes(connection: sa.Connection) -> Iterator[Fault]:
-    for key in connection.scalars(sa.select(SESSION.c.key).where(_AWAITS_NOTHING)):
-        detail = f"session {key!r} waits for a turn that takes its inbox, which has no messages"
-        yield shown(key), detail, "doctor --repair ends the wait; put the messages again if they are not answered"
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
@@ -259,12 +248,6 @@ def _release_payloads(connection: sa.Connection, key: str) -> None:
     payloads.release(connection, key)
 
 
-def _end_wait(connection: sa.Connection, key: str) -> None:
-    lock(connection, key)
-    awaiting = sa.update(SESSION).where(of_session(SESSION, key), _AWAITS_NOTHING)
-    connection.execute(awaiting.values(owed.EMPTIED))
-
-
 def _delete_without_message(connection: sa.Connection, key: str) -> None:
     lock(connection, key)
     changes.delete_orphans(connection, key)
@@ -288,7 +271,6 @@ CHECKS: Final = [
     Check("row without message", _without_message, _delete_without_message),
     Check("missing payload", _missing_payloads),
     Check("unused payload", _unused_payloads, _release_payloads),
-    Check("empty inbox", _empty_inboxes, _end_wait),
     Check("time in another form", _times),
     Check("unreadable session", _sessions),
     *(Check(name, _unreadable(*tables)) for name, tables in UNREADABLE.items()),

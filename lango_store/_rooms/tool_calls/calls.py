@@ -26,11 +26,12 @@ from lango_store._rooms.tool_calls import waiting
 from lango_store._rooms.tool_calls.errors import CallFinished, CallInProgress, CallNotFound, CallUnknown
 from lango_store._rooms.tool_calls.tables import CALL
 from lango_store._rooms.tool_calls.values import BegunCall
+from lango_store._rooms.turns_in_progress.errors import LeaseLost
 from lango_store._rooms.turns_in_progress.leases import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.errors import Conflict, LeaseLost, quoted
+from lango_store.errors import Conflict, quoted
 
 _LISTED: Final = 1_000
 

@@ -3,7 +3,8 @@
 from datetime import datetime
 from typing import Any
 
-from lango_store.errors.core import InProgress, LangoStoreError, NotFound, quoted
+from lango_store._rooms.turns_in_progress.errors import InProgress
+from lango_store.errors.core import LangoStoreError, NotFound, quoted
 
 
 class CallInProgress(InProgress):

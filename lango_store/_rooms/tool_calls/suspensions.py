@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, column, of_session, text
-from lango_store._operations.log import owed
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
@@ -24,6 +23,7 @@ from lango_store._rooms.tool_calls.calls import Place
 from lango_store._rooms.tool_calls.errors import AlreadyAnswered, SuspensionExpired, SuspensionNotFound
 from lango_store._rooms.tool_calls.tables import SUSPENSION
 from lango_store._rooms.tool_calls.values import Suspension, SuspensionPage
+from lango_store._rooms.turns_in_progress import owed
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
 from lango_store.errors import InvalidCursor, SessionNotFound, quoted

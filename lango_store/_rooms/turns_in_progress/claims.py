@@ -10,18 +10,16 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import LIVE, NOW, SESSION, of_session, session_key, text, time
-from lango_store._operations.log import owed
 from lango_store._operations.rows import session_value, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.lists import WorkFilters
 from lango_store._operations.session.sessions import MAX_DURATION
-from lango_store._rooms.turns_in_progress import leases
+from lango_store._rooms.turns_in_progress import leases, owed
 from lango_store._rooms.turns_in_progress.leases import Retry
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
+from lango_store._rooms.turns_in_progress.values import OwedPage, OwedTurn
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_text, end_of_prefix
-from lango_store._values.model import OwedTurn
-from lango_store._values.reports import OwedPage
 
 
 class Chosen:

@@ -15,10 +15,12 @@ from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import sessions
 from lango_store._rooms.turns_in_progress import leases
+from lango_store._rooms.turns_in_progress.errors import DraftNotFound, TurnInProgress
+from lango_store._rooms.turns_in_progress.values import Draft
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_json
-from lango_store._values.model import Draft, Message
-from lango_store.errors import DamagedMessage, DraftNotFound, TurnInProgress, quoted
+from lango_store._values.model import Message
+from lango_store.errors import DamagedMessage, quoted
 
 INTERRUPTED: Final = {"interrupted": True}
 """The `extra` of an answer that was not streamed to its end."""

@@ -11,8 +11,8 @@ from lango_store._parts.groups import SessionPart, StoreFacade, StorePart, sessi
 from lango_store._rooms.turns_in_progress import claims, drafts, inbox, leases, working
 from lango_store._rooms.turns_in_progress.claims import Chosen
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
-from lango_store._values.model import Draft, Message, OpenTurn
-from lango_store._values.reports import OwedPage
+from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedPage
+from lango_store._values.model import Message
 
 C = TypeVar("C", bound="InConversation[Any]")
 """The class of conversations, with the members that other rooms add."""

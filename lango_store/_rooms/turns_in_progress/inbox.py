@@ -20,11 +20,12 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log import appends, edits, messages, owed
+from lango_store._operations.log import appends, edits, messages
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import decode_waiting, encode_message, encode_waiting
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import Expected
+from lango_store._rooms.turns_in_progress import owed
 from lango_store._rooms.turns_in_progress.leases import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_id

@@ -26,7 +26,7 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log import append_statements, messages, owed, payloads
+from lango_store._operations.log import append_statements, messages, payloads
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
@@ -39,7 +39,7 @@ from lango_store._operations.rows import (
 )
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import Expected
-from lango_store._rooms.turns_in_progress import drafts, leases
+from lango_store._rooms.turns_in_progress import drafts, leases, owed
 from lango_store._rooms.turns_in_progress.leases import Lease, Retry
 from lango_store._rows.encoding import decode_json
 from lango_store._rows.payloads import Threshold

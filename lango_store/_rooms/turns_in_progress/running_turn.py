@@ -17,11 +17,12 @@ from lango_store._operations.rows import encode_object
 from lango_store._operations.session.sessions import Expected, check_duration
 from lango_store._rooms.turns_in_progress import drafts, inbox, leases, running
 from lango_store._rooms.turns_in_progress.drafts import INTERRUPTED
+from lango_store._rooms.turns_in_progress.errors import TurnInProgress
 from lango_store._rooms.turns_in_progress.leases import SHORTEST_LEASE, Lease, Retry, new_token
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending
 from lango_store._values.model import Message, Turn
-from lango_store.errors import InvalidState, LangoStoreError, TurnInProgress, UniqueViolation, quoted
+from lango_store.errors import InvalidState, LangoStoreError, UniqueViolation, quoted
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from lango_store._values.model import OwedTurn
+from lango_store._rooms.turns_in_progress.values import OwedTurn
 from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store
 from lango_store.cli.output import Columns, print_items
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import typer
 
-from lango_store._values.model import OpenTurn
+from lango_store._rooms.turns_in_progress.values import OpenTurn
 from lango_store.cli.options import (
     Agent,
     JsonOption,

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import LIVE, SESSION, time
-from lango_store._operations.log import owed
+from lango_store._rooms.turns_in_progress import owed
 from lango_store._rows.encoding import decode_time
 from lango_store.errors import DamagedDatabase
 
