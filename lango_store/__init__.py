@@ -1,7 +1,7 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
 from lango_store._engine.engine import create_engine, read_only_engine
-from lango_store._features import Edits, Values, Versions
+from lango_store._features import Values
 from lango_store._operations.session.lists import Filters, WorkFilters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._rooms.examination.values import Finding
@@ -14,12 +14,12 @@ from lango_store._rooms.tool_calls.values import BegunCall, Suspension, Suspensi
 from lango_store._rooms.turns_in_progress.groups import Drafts, Inbox, StoreTurns
 from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedPage, OwedTurn
 from lango_store._rooms.usage.values import UsageRow
+from lango_store._rooms.versions.groups import Edits, Versions
+from lango_store._rooms.versions.values import Change, Diff, Undone
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._values.model import (
     UNSET,
-    Change,
     Compaction,
-    Diff,
     Message,
     MessageRole,
     Payload,
@@ -28,7 +28,6 @@ from lango_store._values.model import (
     SessionInfo,
     ToolCall,
     Turn,
-    Undone,
     Unset,
 )
 from lango_store._values.reports import ExpiryReport, Page

@@ -32,6 +32,7 @@ from lango_store._rooms.stats import aio as stats
 from lango_store._rooms.tool_calls import aio as tool_calls
 from lango_store._rooms.turns_in_progress import aio as turns_in_progress
 from lango_store._rooms.usage import aio as usage
+from lango_store._rooms.versions import aio as versions
 from lango_store._values.events import Event
 from lango_store._values.model import Compaction, Message, SessionInfo, Unset
 from lango_store._values.session import Session
@@ -96,24 +97,6 @@ class AsyncMaintenance(examination.InMaintenance, AsyncPart[Maintenance]):
     """The methods of `Maintenance` as coroutines."""
 
     move_payloads = awaited(Maintenance.move_payloads)
-
-
-class AsyncEdits(AsyncPart[_features.Edits]):
-    """The methods of `Edits` as coroutines."""
-
-    update = awaited(_features.Edits.update)
-    delete = awaited(_features.Edits.delete)
-    redact = awaited(_features.Edits.redact)
-    drop_sent = awaited(_features.Edits.drop_sent)
-
-
-class AsyncVersions(AsyncPart[_features.Versions]):
-    """The methods of `Versions` as coroutines."""
-
-    changes = awaited(_features.Versions.changes)
-    undo = awaited(_features.Versions.undo)
-    redo = awaited(_features.Versions.redo)
-    diff = awaited(_features.Versions.diff)
 
 
 class AsyncValues(AsyncPart[_features.Values]):
@@ -360,6 +343,7 @@ class AsyncConversation(
     turns_in_progress.InConversation[AsyncRunningTurn],
     tool_calls.InConversation,
     search.InConversation,
+    versions.InConversation,
     AsyncPart[Conversation],
 ):
     """A handle for one session: the methods of `Conversation` as coroutines.
@@ -377,8 +361,6 @@ class AsyncConversation(
     _turn_type = AsyncRunningTurn
 
     turns = group("turns", AsyncTurns)
-    edits = group("edits", AsyncEdits)
-    versions = group("versions", AsyncVersions)
     values = group("values", AsyncValues)
 
     get = awaited(Conversation.get)
@@ -391,7 +373,6 @@ class AsyncConversation(
     all_messages = awaited(Conversation.all_messages)
     payload = awaited(Conversation.payload)
     find_message = awaited(Conversation.find_message)
-    pop_message = awaited(Conversation.pop_message)
     truncate = awaited(Conversation.truncate)
     clear = awaited(Conversation.clear)
 

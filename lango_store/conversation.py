@@ -13,9 +13,8 @@ from lango_store import _features, window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
 from lango_store._features.tail import following
-from lango_store._features.versions import undo
-from lango_store._operations.log import edits, payloads, removals, turns
 from lango_store._operations.log import messages as log
+from lango_store._operations.log import payloads, removals, turns
 from lango_store._operations.log.messages import Damaged, PayloadMode, Range
 from lango_store._operations.session import levels, lists, sessions
 from lango_store._operations.session.lists import Filter
@@ -29,6 +28,8 @@ from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import in_turn
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
 from lango_store._rooms.turns_in_progress import running_turn
+from lango_store._rooms.versions import earlier_logs
+from lango_store._rooms.versions import groups as versions
 from lango_store._services import appending
 from lango_store._values.events import Event
 from lango_store._values.model import (
@@ -98,6 +99,7 @@ class Conversation(
     tool_calls.InConversation,
     forks.InConversation,
     search.InConversation,
+    versions.InConversation,
     SessionPart,
 ):
     """A handle for one session.
@@ -135,10 +137,6 @@ class Conversation(
 
     turns = session_group(Turns)
     """The turns and compactions of the session: list and find them, and look at the turn in progress."""
-    edits = session_group(_features.Edits)
-    """The edits of the log: change, delete and redact messages."""
-    versions = session_group(_features.Versions)
-    """The versions of the log: list changes and take them back."""
     values = session_group(_features.Values)
     """The values of the session: JSON by name."""
 
@@ -163,7 +161,7 @@ class Conversation(
         """
         if as_of is not None:
             clock = self._context.now
-            return self._reading(expired).read_together(undo.load, self.key, as_of, clock, records=records)
+            return self._reading(expired).read_together(earlier_logs.load, self.key, as_of, clock, records=records)
         return self._reading(expired).read(log.load, self.key, records=records)
 
     def info(self, *, expired: bool = False) -> SessionInfo:
@@ -413,20 +411,6 @@ class Conversation(
             id: The id that the message was stored with.
         """
         return self._context.read(log.find, self.key, id)
-
-    def pop_message(self, *, records: bool = False) -> Message | None:
-        """Remove the last message of the window, and return it.
-
-        If this removes the only remaining message of a summary, the messages that the summary replaced are in the
-        window again, unless the compaction discarded them.
-
-        Args:
-            records: Remove the last entry of the log, even if it is a record. By default records are skipped.
-
-        Returns:
-            The removed message, or None if there is none.
-        """
-        return self._context.transact_once(edits.pop, self.key, records=records)
 
     def truncate(self, *, after: int) -> int:
         """Delete the messages and records with a `seq` above a value.

@@ -19,7 +19,6 @@ from lango_store._features import maintenance as payloads
 from lango_store._features.tail.watcher import Watcher
 from lango_store._operations import derived_data
 from lango_store._operations.binds import SHARED_VALUE
-from lango_store._operations.log import kept_copies
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
 from lango_store._operations.session.lists import Filter, Filters, Order
@@ -35,6 +34,7 @@ from lango_store._rooms.turns_in_progress import checks as checks_of_turns
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
 from lango_store._rooms.turns_in_progress import pending
 from lango_store._rooms.usage import groups as usage
+from lango_store._rooms.versions import kept_copies
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
@@ -148,7 +148,7 @@ class Store(
             on_statement=on_statement,
             retry=retry,
             payload_threshold=payload_threshold,
-            keep_removed=keep_removed,
+            recorder=kept_copies.keeper(keep_removed),
             replica=None if replica is None else _replica(replica),
             watch=Watcher,
         )
@@ -463,9 +463,7 @@ class Store(
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, descendants=descendants)
         report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
-            after: str | None = ""
-            while after is not None:
-                after = self._context.transact(kept_copies.purge, after, moment)
+            kept_copies.purge(self._context, moment)
             derived_data.clean(self._context)
         return report
 

@@ -29,7 +29,7 @@ from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import busy_timeout, database_file
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._operations.log.appends import Batch
-from lango_store._operations.log.kept_copies import keeping
+from lango_store._operations.log.changes import Recorder, recording
 from lango_store._operations.session import sessions
 from lango_store._operations.session.guards import Guard
 from lango_store._operations.session.sessions import ANYTHING, Expected
@@ -112,7 +112,7 @@ class Context:
         retry: timedelta | None = None,
         replica: sa.Engine | None = None,
         payload_threshold: int | None | Unset = None,
-        keep_removed: timedelta | None = None,
+        recorder: Recorder | None = None,
         watch: Callable[[Context], Followers] | None = None,
     ) -> None:
         if type(migrate) is not bool:
@@ -128,16 +128,9 @@ class Context:
             raise ValueError(f"retry={quoted(retry)}: give a timedelta of 0 or more, or None")
         if payload_threshold not in (None, UNSET) and not (type(payload_threshold) is int and payload_threshold > 0):
             raise ValueError(f"payload_threshold={quoted(payload_threshold)}: give a length of 1 or more, or None")
-        if keep_removed is not None and not (
-            isinstance(keep_removed, timedelta) and timedelta(0) < keep_removed <= sessions.MAX_TTL
-        ):
-            raise ValueError(
-                f"keep_removed={quoted(keep_removed)}: give a timedelta of more than 0, up to 100 years, or None"
-            )
         self.engine = engine
-        self._keep_removed = keep_removed
-        self.keeps_removed = keep_removed is not None
-        """True if the store keeps removed rows."""
+        self.recorder = recorder
+        """Records what changes remove; None if nothing does."""
         self.payload_threshold = threshold_of(payload_threshold)
         """The lengths from which strings become payloads; None if no string does."""
         self._owned = owned
@@ -338,7 +331,7 @@ class Context:
     def _transact(
         self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        with self.transaction() as connection, keeping(connection, self._keep_removed):
+        with self.transaction() as connection, recording(connection, self.recorder):
             result = operation(connection, self.now(connection), *args, **options)
         for call in (*self.after_transact,):
             call()

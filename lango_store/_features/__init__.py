@@ -5,7 +5,6 @@ session's key.
 """
 
 from lango_store._features.named_values.groups import Values
-from lango_store._features.versions.groups import Edits, Versions
 
-__all__ = ["Edits", "Values", "Versions"]
+__all__ = ["Values"]
 """The groups of methods of the features."""

@@ -18,8 +18,6 @@ DRAFT: Final = Base.metadata.tables["lango_draft"]
 INBOX: Final = Base.metadata.tables["lango_inbox"]
 PAYLOAD: Final = Base.metadata.tables["lango_payload"]
 CHANGE: Final = Base.metadata.tables["lango_change"]
-REMOVED_MESSAGE: Final = Base.metadata.tables["lango_removed_message"]
-REMOVED_TURN: Final = Base.metadata.tables["lango_removed_turn"]
 VALUE: Final = Base.metadata.tables["lango_value"]
 SHARED_VALUE: Final = Base.metadata.tables["lango_shared_value"]
 

@@ -148,6 +148,13 @@ _ENCODERS: Final = [
     for name in MESSAGE_INPUT_FIELDS
     if name not in ("id", "role", "text", "content", "tool_calls", "tokens", "created_at", "payloads")
 ]
+REDACTED: Final = tuple(
+    name
+    for name in MESSAGE_INPUT_FIELDS
+    if name not in ("id", "role", "author", "name", "tool_call_id", "tokens", "created_at", "model", "provider")
+)
+"""The columns that a redaction replaces: all that come from the caller, except those that identify the message."""
+
 WAITING_FIELDS: Final = tuple(
     dict.fromkeys(
         name
@@ -195,6 +202,15 @@ def encode_message(message: Message) -> dict[str, Any]:
     except InvalidValue as error:
         raise InvalidMessage.of(error) from None
     return row
+
+
+def encode_redacted(reason: str | None, role: str) -> dict[str, Any]:
+    """Return the new values of the columns that a redaction of a message with this role replaces, except `tokens`."""
+    extra = {} if encode_text(reason, "reason") is None else {"redacted": reason}
+    # Providers refuse a message without content. No prompt has records.
+    content = None if role == MessageRole.RECORD.value else "(redacted)"
+    row = encode_message(Message.user(content, extra=extra))
+    return {name: row[name] for name in REDACTED}
 
 
 def encode_waiting(row: Mapping[str, Any]) -> str:

@@ -75,3 +75,8 @@ CHILDREN: Final = [each for each in TABLES.values() if each.is_child]
 
 OF_MESSAGES: Final = [each for each in CHILDREN if each.stored.of_message]
 """The tables whose rows belong to messages."""
+
+MESSAGES: Final = [
+    table for table in Base.metadata.tables.values() if "lango_message" in (table.name, table.info.get("versions_of"))
+]
+"""The table of messages, and those with other versions of messages."""

@@ -10,6 +10,7 @@ ROOMS: Final = {
     "tool_calls": ("turns_in_progress",),
     "prompts": ("tool_calls",),
     "usage": (),
+    "versions": (),
     "forks": ("versions",),
     "stats": ("usage",),
     "examination": ("stats",),

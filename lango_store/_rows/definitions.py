@@ -59,6 +59,14 @@ NOT_STORED_ELSEWHERE: Final[dict[str, Any]] = {"info": {"stored": None}}
 """For tables that only this database needs: backups, copies and forks leave their rows out."""
 
 
+def versions_of(table: str) -> dict[str, Any]:
+    """Return the description of a table with other versions of rows of a table, for its `__table_args__`.
+
+    The versions keep payloads alive, and the end of a turn also marks the versions of its messages.
+    """
+    return {"info": {"stored": None, "versions_of": table}}
+
+
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
     """The base class of the tables, with a separate `metadata`."""
 

@@ -6,7 +6,7 @@ its older descendants get a new key, so that the key always belongs to the sessi
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -18,24 +18,21 @@ from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
 from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.engine import create_engine, database_file
-from lango_store._operations import derived_data, revision
+from lango_store._operations import revision
 from lango_store._operations.binds import SESSION, of_session, of_sessions
-from lango_store._operations.log import edits, messages
+from lango_store._operations.log import messages
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.portable_rows import RowEncoder
 from lango_store._operations.paging import chunks
 from lango_store._operations.session import levels, sessions
 from lango_store._operations.session.expiry import MAX_BATCH
 from lango_store._rows.encoding import MAX_KEY_LENGTH, checked_key
-from lango_store._values.model import Message
 from lango_store._values.session import Session
 from lango_store.errors import (
     DatabaseUnavailable,
     InvalidFile,
-    MessageNotFound,
     SchemaOutOfDate,
     SessionExists,
-    SessionExpired,
     SessionNotFound,
     quoted,
 )
@@ -125,7 +122,7 @@ def _free_key(connection: sa.Connection, key: str, incarnation: int, created_at:
     # Without NOWAIT, a purge would wait for itself if the archive is the database of the store under another URL.
     query = _INCARNATIONS.where(of_session(SESSION, key)).with_for_update(nowait=True)
     existing = connection.execute(query).first()
-    connection.execute(sa.delete(SESSION).where(_is_copy(key, incarnation)))
+    connection.execute(sa.delete(SESSION).where(is_copy(key, incarnation)))
     if existing is None or existing.incarnation == incarnation:
         return
     older = _INCARNATIONS.where(of_session(SESSION, key) | (SESSION.c.created_at < created_at))
@@ -137,7 +134,7 @@ def _free_key(connection: sa.Connection, key: str, incarnation: int, created_at:
         connection.execute(sa.delete(SESSION).where(of_session(SESSION, old)))
 
 
-def _is_copy(key: str, incarnation: int) -> sa.ColumnElement[bool]:
+def is_copy(key: str, incarnation: int) -> sa.ColumnElement[bool]:
     """Match the archived copy of a session."""
     return of_sessions(SESSION, [key, _earlier_key(key, incarnation)]) & (SESSION.c.incarnation == incarnation)
 
@@ -156,7 +153,7 @@ def _insert(connection: sa.Connection, parts: Parts, *, key: str, **changes: Any
             raise SessionExists(key)
 
 
-# Restore and redact
+# Restore
 
 
 def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None, *, descendants: bool) -> Session:
@@ -187,35 +184,3 @@ def _checked(parts: Parts) -> Parts:
     for table, rows in parts:
         yield table, [encoder.encode_stored(table, row)[0] for row in rows]
     encoder.check_stored()
-
-
-def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None, archive: str | Path | None) -> Message:
-    """Redact a message in the store and, if given, in an archive.
-
-    If only the archive contains the message, redact it there.
-    """
-    if archive is None:
-        return context.transact(edits.redact, key, seq_or_id, reason)
-
-    def redact_stored(connection: sa.Connection, now: datetime) -> tuple[Message, int]:
-        message = edits.redact(connection, now, key, seq_or_id, reason)
-        return message, transfer.incarnations(connection, [key])[key]
-
-    with opened(context, archive) as cold:
-        try:
-            message, incarnation = context.transact(redact_stored)
-        except (SessionNotFound, MessageNotFound) as error:
-            if isinstance(error, SessionExpired):  # an expired session still contains the message
-                raise
-            try:
-                message = cold.transact(edits.redact, key, seq_or_id, reason)
-            except (SessionNotFound, MessageNotFound):
-                raise error from None
-        else:
-            # A redacted message keeps its seq, so after an interruption here the caller can repeat the whole call.
-            copies = sa.select(SESSION.c.key).where(_is_copy(key, incarnation))
-            for copy in cold.read_together(lambda reading, _: reading.execute(copies).scalars().all()):
-                with suppress(MessageNotFound):
-                    cold.transact(edits.redact, copy, message.seq, reason)
-        derived_data.clean(cold)
-    return message

@@ -14,9 +14,9 @@ from lango_store._rooms.stats import commands as stats
 from lango_store._rooms.tool_calls.commands import calls, suspensions
 from lango_store._rooms.turns_in_progress.commands import owed, turns
 from lango_store._rooms.usage import commands as usage
+from lango_store._rooms.versions import commands as versions
 from lango_store.cli import (
     adopt,
-    changes,
     db,
     demo,
     interchange,
@@ -59,8 +59,8 @@ app.command(epilog=example("tail telegram:42 -f --url sqlite:///agent.db"))(tail
 app.command(epilog=example("owed --url sqlite:///agent.db"))(owed.owed)
 app.command(epilog=example("demo --kill"))(demo.demo)
 sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompt.prompt)
-sessions.app.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))(changes.changes)
-sessions.app.command(epilog=example("sessions undo telegram:42 --url sqlite:///agent.db"))(changes.undo)
+sessions.app.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))(versions.changes)
+sessions.app.command(epilog=example("sessions undo telegram:42 --url sqlite:///agent.db"))(versions.undo)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(turns.app, name="turns")
 app.add_typer(calls.app, name="calls")

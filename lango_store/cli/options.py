@@ -126,3 +126,8 @@ def confirm(action: str, *, yes: bool) -> None:
         typer.confirm("Continue?", abort=True, err=True)
     else:
         raise ValueError(f"{warning}: add --yes to confirm")
+
+
+def point(text: str) -> int | datetime:
+    """Parse a seq or a time."""
+    return int(text) if text.isdecimal() else time(text)

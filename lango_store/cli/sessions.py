@@ -15,7 +15,6 @@ from lango_store._operations.session.levels import below
 from lango_store._operations.session.lists import Order
 from lango_store._values import document
 from lango_store._values.model import UNSET, Message, SessionInfo
-from lango_store.cli.changes import point
 from lango_store.cli.options import (
     Agent,
     DescendantsOption,
@@ -31,6 +30,7 @@ from lango_store.cli.options import (
     flag,
     open_store,
     option,
+    point,
     time_option,
 )
 from lango_store.cli.output import (

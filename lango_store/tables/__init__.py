@@ -19,8 +19,6 @@ from lango_store.tables.core import (
     InboxRow,
     MessageRow,
     PayloadRow,
-    RemovedMessageRow,
-    RemovedTurnRow,
     SessionRow,
     SharedValueRow,
     TurnRow,
@@ -29,13 +27,15 @@ from lango_store.tables.core import (
     live_at,
 )
 from lango_store._rooms.tool_calls.tables import CallRow, SuspensionRow
+from lango_store._rooms.versions.tables import RemovedMessageRow, RemovedTurnRow
 
 # isort: on
 
 __all__ = ["BASELINE", "FEATURE_TABLE", "KNOWN_FEATURES", "SCHEMA_REVISION", "VERSION_TABLE", "expired_at", "live_at"]
-__all__ += ["Base", "ChangeRow", "DraftRow", "FeatureRow", "InboxRow", "MessageRow", "PayloadRow", "RemovedMessageRow"]
-__all__ += ["RemovedTurnRow", "SessionRow", "SharedValueRow", "TurnRow", "ValueRow"]
+__all__ += ["Base", "ChangeRow", "DraftRow", "FeatureRow", "InboxRow", "MessageRow", "PayloadRow"]
+__all__ += ["SessionRow", "SharedValueRow", "TurnRow", "ValueRow"]
 __all__ += ["CallRow", "SuspensionRow"]
+__all__ += ["RemovedMessageRow", "RemovedTurnRow"]
 
 for _name in __all__:  # the documentation and pickles show the public name
     if isinstance(_public := globals()[_name], type):

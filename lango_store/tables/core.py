@@ -109,8 +109,8 @@ class SessionRow(Base, table=True):
         return SessionInfo.model_validate(_values(self, SessionInfo))
 
 
-class _TurnColumns(Base):
-    """The columns of turns and of their removed versions. No field has an `sa_column`, which tables cannot share."""
+class TurnColumns(Base):
+    """The columns of turns and of versions of them. No field has an `sa_column`, which tables cannot share."""
 
     session_key: str = Field(sa_type=KEY_TEXT)
     turn_no: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
@@ -126,8 +126,8 @@ class _TurnColumns(Base):
     copied_from: str | None = Field(default=None, sa_type=KEY_TEXT)
 
 
-class _MessageColumns(Base):
-    """The columns of messages and of their removed versions."""
+class MessageColumns(Base):
+    """The columns of messages and of versions of them."""
 
     session_key: str = Field(sa_type=KEY_TEXT)
     seq: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
@@ -152,7 +152,7 @@ class _MessageColumns(Base):
     request: str | None = Field(default=None, sa_type=TEXT)
 
 
-class TurnRow(_TurnColumns, table=True):
+class TurnRow(TurnColumns, table=True):
     """A row of `lango_turn`: one turn, or one compaction.
 
     Its messages have its `turn_no`, and a `seq` from `first_seq` to `last_seq`.
@@ -171,7 +171,7 @@ class TurnRow(_TurnColumns, table=True):
     )
 
 
-class MessageRow(_MessageColumns, table=True):
+class MessageRow(MessageColumns, table=True):
     """A row of `lango_message`: one message or record.
 
     Attributes:
@@ -306,46 +306,6 @@ class InboxRow(Base, table=True):
     id: str | None = Field(default=None, sa_type=KEY_TEXT)
     message: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     created_at: datetime = Field(sa_type=TimeColumn)
-
-
-class RemovedMessageRow(_MessageColumns, table=True):
-    """A row of `lango_removed_message`: a message that a change removed or replaced.
-
-    Attributes:
-        removed_at: The `seq` of that change.
-        next_at: The `seq` of the change that stored the next version of the message; NULL if there is none.
-    """
-
-    __tablename__ = "lango_removed_message"
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("session_key", "seq", "removed_at", name="pk_lango_removed_message"),
-        session_reference("fk_lango_removed_message_session"),
-        sa.Index("ix_lango_removed_message_removed_at", "session_key", "removed_at"),
-        NOT_STORED_ELSEWHERE,
-    )
-
-    removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
-    next_at: int | None = Field(default=None, sa_type=sa.BigInteger)
-
-
-class RemovedTurnRow(_TurnColumns, table=True):
-    """A row of `lango_removed_turn`: a turn as it was until a change removed or shortened it.
-
-    Attributes:
-        removed_at: The `seq` of that change.
-        next_at: The `seq` of the change that stored the next version of the turn; NULL if there is none.
-        meta: The column `metadata`. SQLAlchemy reserves that name.
-    """
-
-    __tablename__ = "lango_removed_turn"
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("session_key", "turn_no", "removed_at", name="pk_lango_removed_turn"),
-        session_reference("fk_lango_removed_turn_session"),
-        NOT_STORED_ELSEWHERE,
-    )
-
-    removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
-    next_at: int | None = Field(default=None, sa_type=sa.BigInteger)
 
 
 class SharedValueRow(Base, table=True):

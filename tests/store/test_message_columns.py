@@ -7,7 +7,8 @@ import pytest
 import sqlalchemy as sa
 
 from lango_store import Message, Store, ToolCall
-from lango_store._operations.binds import MESSAGE, REMOVED_MESSAGE
+from lango_store._operations.binds import MESSAGE
+from lango_store._operations.session_tables import MESSAGES
 from lango_store._rows.columns import JsonColumn
 
 SECRET = "my secret words"
@@ -39,7 +40,7 @@ def test_redaction_removes_each_column_that_does_not_identify_the_message(url: s
         store.open("k").append_message(a_message_with_all_fields())
         store.conversation("k").edits.update(1, a_message_with_all_fields())
         store.conversation("k").edits.redact(1)
-        for table in (MESSAGE, REMOVED_MESSAGE):
+        for table in MESSAGES:
             row = stored(store, table)
             assert row.keys() - IDENTIFYING - BOOKKEEPING == {"text"}
             assert row["text"] == "(redacted)"

@@ -92,34 +92,66 @@ class _Deletion:
                 values = node.value.elts
                 names = [str(each.value) if isinstance(each, ast.Constant) else ast.unparse(each) for each in values]
                 self._delete_items(node, values, names, None)
-            elif isinstance(node, ast.FunctionDef) and (calls := [*self._arguments(node)]):
-                for call, argument in calls:
-                    self._delete_items(call, call.args, [ast.unparse(each) for each in call.args], argument)
+            elif isinstance(node, ast.FunctionDef) and (parts := self._parts(node)):
+                for part in parts:
+                    self._cut_lines(part) if isinstance(part, ast.stmt) else self._delete_arguments(part)
             elif self._names(node):
                 if isinstance(node, ast.FunctionDef):
                     self._members.add(f"{kind}.{node.name}")
                 self._cut_lines(node)
 
-    def _arguments(self, node: ast.FunctionDef) -> Iterator[tuple[ast.Call, str]]:
-        """Yield the calls that pass something of the room as one of several arguments, and nothing else names it."""
-        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call) and len(each.args) > 1]
-        named = [(call, ast.unparse(each)) for call in calls for each in call.args if isinstance(each, ast.Attribute)]
-        own = [(call, text) for call, text in named if text.split(".")[0] in self._gone]
-        if len(own) == sum(isinstance(each, ast.Name) and each.id in self._gone for each in ast.walk(node)):
-            yield from own
+    def _parts(self, function: ast.FunctionDef) -> list[ast.stmt | ast.Call]:
+        """Return the parts of a function without which nothing else in it names the room; [] if there are none.
+
+        A part is a statement, which is a call or an `if` without `else`, next to other statements; or a call that
+        passes something of the room as one of several arguments.
+        """
+        nodes = [*ast.walk(function)]
+        bodies = [getattr(each, "body", None) for each in nodes]
+        alone = [body[0] for body in bodies if isinstance(body, list) and len(body) == 1]
+        parts: list[ast.stmt | ast.Call] = []
+        covered: set[ast.AST] = set()
+
+        def names(node: ast.AST) -> bool:
+            return any(self._names_itself(each) for each in {*ast.walk(node)} - covered)
+
+        for kind in (ast.Expr, ast.If, ast.Call):
+            for node in (each for each in nodes if isinstance(each, kind) and names(each)):
+                passed: Sequence[ast.AST] = [node]
+                if isinstance(node, ast.Call):
+                    passed = [each for each in self._arguments(node) if names(each)]
+                    is_part = len(self._arguments(node)) > 1 and not names(node.func)
+                else:
+                    is_part = node not in alone and not getattr(node, "orelse", None)
+                if is_part:
+                    parts.append(node)
+                    covered |= {inner for each in passed for inner in ast.walk(each)}
+        return [] if names(function) else parts
+
+    def _arguments(self, call: ast.Call) -> list[ast.expr | ast.keyword]:
+        return [*call.args, *call.keywords]
+
+    def _delete_arguments(self, call: ast.Call) -> None:
+        items = self._arguments(call)
+        self._delete_items(call, items, [self._first_name(each) for each in items], None)
+
+    def _first_name(self, node: ast.AST) -> str:
+        """Return a name of the room in an expression, if it has one."""
+        return next((each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in self._gone), "")
 
     def _names(self, node: ast.AST) -> bool:
-        return any(
-            (isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.id in self._gone)
-            or (isinstance(each, ast.Attribute) and ast.unparse(each) in self._members)
-            for each in ast.walk(node)
-        )
+        return any(map(self._names_itself, ast.walk(node)))
+
+    def _names_itself(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Name):
+            return isinstance(node.ctx, ast.Load) and node.id in self._gone
+        return isinstance(node, ast.Attribute) and ast.unparse(node) in self._members
 
     def _is_gone(self, name: str, module: str | None) -> bool:
         return name.split(".")[0] in self._gone or bool(module and module.startswith(self._modules))
 
     def _delete_items(
-        self, owner: ast.AST, items: Sequence[ast.expr | ast.alias], names: list[str], module: str | None
+        self, owner: ast.AST, items: Sequence[ast.expr | ast.keyword | ast.alias], names: list[str], module: str | None
     ) -> None:
         kept = [not self._is_gone(name, module) for name in names]
         if all(kept):
@@ -139,10 +171,10 @@ class _Deletion:
                 start, end = self._end(items[n - 1]), self._end(item)
             self._cuts.append((start, end))
 
-    def _offset(self, node: ast.expr | ast.alias | ast.stmt) -> int:
+    def _offset(self, node: ast.expr | ast.keyword | ast.alias | ast.stmt) -> int:
         return self._starts[node.lineno - 1] + node.col_offset
 
-    def _end(self, node: ast.expr | ast.alias | ast.stmt) -> int:
+    def _end(self, node: ast.expr | ast.keyword | ast.alias | ast.stmt) -> int:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         return self._starts[node.end_lineno - 1] + node.end_col_offset

@@ -3,14 +3,16 @@
 Each change uses up one `seq` of the session, by which a concurrent load or compaction detects it; see
 `messages.load_with_incarnation`. No message has this `seq`; a row of `lango_change` explains it.
 
-When a change ends, it has copied the rows that an undo needs, stored its row, corrected the session's counters, and
-deleted the payloads and the rows of other tables that belong to messages which no longer exist.
+When a change ends, it has stored its row, corrected the session's counters, and deleted the payloads and the rows of
+other tables that belong to messages which no longer exist. Before rows are deleted or replaced, the `Recorder` of the
+transaction can copy them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Protocol, Self
 
 import sqlalchemy as sa
 
@@ -29,23 +31,17 @@ from lango_store._operations.binds import (
     number,
     of_session,
 )
-from lango_store._operations.log import kept_copies, payloads
+from lango_store._operations.log import payloads
 from lango_store._operations.session import sessions
 from lango_store._operations.session_tables import OF_MESSAGES, SessionTable
-
-EditKind = Literal["pop", "delete", "update", "redact", "drop_sent"]
-Kind = EditKind | Literal["truncate", "clear", "compact", "discard", "fork", "undo", "redo"]
-
-PERMANENT: Final = ("redact", "drop_sent", "fork")
-"""The kinds of changes that are never taken back."""
+from lango_store._values.model import ChangeKind
 
 _ZERO: Final = sa.literal_column("0", sa.BigInteger())
 _ONE: Final = sa.literal_column("1", sa.BigInteger())
-_VERSION: Final = {"removed_at": number("removed_at"), "next_at": number("next_at")}
 
 
-def _counted(rows: sa.Table) -> tuple[sa.ColumnElement[Any], ...]:
-    """Return the columns from which the counters of the session are computed."""
+def counted(rows: sa.Table) -> tuple[sa.ColumnElement[Any], ...]:
+    """Return the columns of messages or turns from which the counters of the session are computed."""
     if "role" not in rows.c:
         return (rows.c.turn_no,)
     return sa.case((rows.c.role == RECORD, _ONE), else_=_ZERO), rows.c.tokens
@@ -59,27 +55,49 @@ class Rows:
 
     def __init__(self, table: sa.Table, *conditions: sa.ColumnElement[bool], **values: sa.ColumnElement[Any]) -> None:
         self.table = table
+        self.conditions = of_session(table), *conditions
         self.changes_counters = bool(values.keys() & {"role", "tokens"})
-        rows = (of_session(table), *conditions)
-        counted = _counted(table)
-        self.copy = Statement(kept_copies.copying(table, kept_copies.COPY_OF[table], _VERSION, *rows))
-        self.count = Statement(sa.select(*counted).where(*rows))
-        self.delete = Statement(sa.delete(table).where(*rows).returning(*counted))
-        self.update = Statement(sa.update(table).where(*rows).values(values).returning(*counted))
+        columns = counted(table)
+        self.count = Statement(sa.select(*columns).where(*self.conditions))
+        self.delete = Statement(sa.delete(table).where(*self.conditions).returning(*columns))
+        self.update = Statement(sa.update(table).where(*self.conditions).values(values).returning(*columns))
 
 
-class _Copies:
-    """The copies that the change bound as `change` made of messages or turns, with statements to restore the rows."""
+class Recorder(Protocol):
+    """Records what the changes of a transaction delete and replace; see `recording`."""
 
-    def __init__(self, table: sa.Table, copies: sa.Table) -> None:
-        chosen = (of_session(copies), copies.c.removed_at == number("change"))
-        self.count = Statement(sa.select(*_counted(copies)).where(*chosen))
-        self.restore = Statement(kept_copies.copying(copies, table, {}, *chosen))
-        end = sa.update(copies).where(*chosen, copies.c.next_at.is_(None)).values(next_at=number("next_at"))
-        self.end = Statement(end)
+    def copy(self, change: "LogChange", rows: Rows, bound: Mapping[str, Any], next_at: int | None) -> None:
+        """Copy rows before a change deletes them or, if `next_at` is its seq, replaces them by other versions."""
+
+    def columns(self, change: "LogChange") -> Mapping[str, Any]:
+        """Return values for the row of a change: `undo_until`, `added_upto`, and `noted`.
+
+        With `noted=1`, the row also stores the session's `last_consolidated`.
+        """
 
 
-_COPIES: Final = {table: _Copies(table, copies) for table, copies in kept_copies.COPY_OF.items()}
+_RECORDER: Final = "lango_store_recorder"
+"""The execution option with the `Recorder` of a transaction."""
+
+_NOT_RECORDED: Final = {"undo_until": None, "added_upto": None, "noted": 0}
+
+
+@contextmanager
+def recording(connection: sa.Connection, recorder: Recorder | None) -> Iterator[None]:
+    """While the block runs, pass its changes to a recorder; None leaves the current one."""
+    if recorder is None:
+        yield
+        return
+    connection.execution_options(**{_RECORDER: recorder})
+    try:
+        yield
+    finally:  # the connection may be the caller's
+        connection.execution_options(**{_RECORDER: None})
+
+
+def recorder_of(connection: sa.Connection) -> Recorder | None:
+    """Return the recorder of a transaction, if it has one."""
+    return connection.get_execution_options().get(_RECORDER)
 
 
 @dataclass
@@ -105,7 +123,7 @@ class LogChange:
     connection: sa.Connection
     now: datetime
     key: str
-    kind: Kind
+    kind: ChangeKind
     seq: int
     after_seq: int
     added_upto: int | None = None
@@ -138,7 +156,7 @@ class LogChange:
         self._copy(rows, bound, self.seq if replaced else None)
         deleted = rows.delete.run(self.connection, bound | {"key": self.key})
         self._removes_messages |= bool(deleted) and rows.table is MESSAGE
-        return self._count(rows.table, deleted, 1)
+        return self.count(rows.table, deleted, 1)
 
     def replace(self, rows: Rows, **bound: Any) -> int:
         """Replace rows by versions with the new values; return how many."""
@@ -147,25 +165,17 @@ class LogChange:
         before = rows.count.run(self.connection, bound) if rows.changes_counters else ()
         after = rows.update.run(self.connection, bound)
         if rows.changes_counters:
-            self._count(rows.table, before, 1)
-            self._count(rows.table, after, -1)
+            self.count(rows.table, before, 1)
+            self.count(rows.table, after, -1)
         self._rows += len(after)
         return len(after)
 
-    def restore(self, table: sa.Table, removed_at: int) -> int:
-        """Restore the messages or turns that the change `removed_at` removed or replaced; return how many."""
-        copies, bound = _COPIES[table], {"key": self.key, "change": removed_at, "next_at": self.seq}
-        restored = self._count(table, copies.count.run(self.connection, bound), -1)
-        copies.restore.run_many(self.connection, [bound])
-        copies.end.run_many(self.connection, [bound])
-        return restored
+    def _copy(self, rows: Rows, bound: Mapping[str, Any], next_at: int | None) -> None:
+        if (recorder := recorder_of(self.connection)) is not None:
+            recorder.copy(self, rows, bound, next_at)
 
-    def _copy(self, rows: Rows, bound: dict[str, Any], next_at: int | None) -> None:
-        if kept_copies.is_on(self.connection) and self.kind not in PERMANENT:
-            version = {"key": self.key, "removed_at": self.seq, "next_at": next_at}
-            rows.copy.run_many(self.connection, [bound | version])
-
-    def _count(self, table: sa.Table, rows: Sequence[Any], sign: int) -> int:
+    def count(self, table: sa.Table, rows: Sequence[Any], sign: int) -> int:
+        """Count rows with the columns of `counted` as removed, or with the sign -1 as added; return how many."""
         self._rows += len(rows)
         if table is TURN:
             self._changes_turns |= bool(rows)
@@ -179,9 +189,9 @@ class LogChange:
         return len(rows)
 
     def _complete(self) -> None:
-        until, encoded = kept_copies.keep_until(self.connection, self.now), dialect_of(self.connection).time
-        bound = vars(self) | {"now": encoded(self.now), "undo_until": encoded(until)}
-        bound |= {"noted": int(self.moves_consolidated)} if until is not None else {"noted": 0, "added_upto": None}
+        recorder = recorder_of(self.connection)
+        columns = _NOT_RECORDED if recorder is None else recorder.columns(self)
+        bound = vars(self) | {"now": dialect_of(self.connection).time(self.now), **columns}
         _insert_change.run_many(self.connection, [bound])
         if self._removes_messages:
             delete_orphans(self.connection, self.key)
@@ -236,8 +246,8 @@ _note_added: Final = Statement(
 
 
 def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None:
-    """Note in the row of the change `seq` that it added the messages up to `upto`, if the store keeps removed rows."""
-    if kept_copies.is_on(connection):
+    """Note in the row of the change `seq` that it added the messages up to `upto`, if the change was recorded."""
+    if recorder_of(connection) is not None:
         _note_added.run_many(connection, [{"key": key, "seq": seq, "upto": upto}])
 
 

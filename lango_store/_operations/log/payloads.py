@@ -21,7 +21,6 @@ from lango_store._operations.binds import (
     KEY,
     MESSAGE,
     PAYLOAD,
-    REMOVED_MESSAGE,
     column,
     number,
     of_session,
@@ -29,6 +28,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.rows import LISTING, decode_checked
 from lango_store._operations.session import sessions
+from lango_store._operations.session_tables import MESSAGES
 from lango_store._operations.sound_rows import decode_sound
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
@@ -127,7 +127,7 @@ def insert(connection: AnyConnection, key: str, bodies: Mapping[str, str]) -> No
 
 
 def release(connection: sa.Connection, key: str) -> None:
-    """Delete the payloads of a locked session to which no message and no row of `lango_removed_message` refers."""
+    """Delete the payloads of a locked session to which no message, and no version of one, refers."""
     if unused := _unused(connection, key):
         _delete.run_many(connection, [{"key": key, "digests": json.dumps([*unused])}])
 
@@ -144,7 +144,7 @@ _listings: Final = {
             sa.select(as_stored(table.c.payloads)).where(of_session(table), table.c.payloads.is_not(None))
         )
     )
-    for table in (MESSAGE, REMOVED_MESSAGE)
+    for table in MESSAGES
 }
 
 
@@ -154,7 +154,7 @@ def _stored(connection: sa.Connection, key: str) -> set[str]:
 
 def _unused(connection: sa.Connection, key: str) -> set[str]:
     digests = _stored(connection, key)
-    for table in (MESSAGE, REMOVED_MESSAGE):
+    for table in MESSAGES:
         if digests:
             digests -= referenced(connection, key, table)
     return digests
@@ -169,10 +169,10 @@ def referenced(connection: sa.Connection, key: str, table: sa.Table = MESSAGE) -
 
 
 def _references(connection: sa.Connection) -> Iterator[tuple[str, list[tuple[int, str, int]]]]:
-    """Yield the key of each session, and the references of its messages and copies: seq, digest and bytes."""
+    """Yield the key of each session, and what its messages and their versions refer to: seq, digest and bytes."""
     parts = [
         sa.select(table.c.session_key, table.c.seq, as_stored(listing)).where(listing.is_not(None))
-        for table in (MESSAGE, REMOVED_MESSAGE)
+        for table in MESSAGES
         for listing in (table.c.payloads,)
     ]
     rows = connection.execute(sa.union_all(*parts).order_by("session_key").execution_options(yield_per=1_000))
@@ -190,7 +190,7 @@ def sum_up(connection: sa.Connection) -> tuple[int, int]:
 
 
 def missing(connection: sa.Connection) -> Iterator[tuple[str, int, str]]:
-    """Yield key, seq and digest for each message, or copy of one, that refers to a missing payload."""
+    """Yield key, seq and digest for each message, or version of one, that refers to a missing payload."""
     for key, places in _references(connection):
         stored = _stored(connection, key)
         for seq, digest in dict.fromkeys((seq, digest) for seq, digest, _ in places):
@@ -199,7 +199,7 @@ def missing(connection: sa.Connection) -> Iterator[tuple[str, int, str]]:
 
 
 def unused(connection: sa.Connection) -> Iterator[tuple[str, int]]:
-    """Yield the key of each session with unused payloads, and how many of its payloads no message or copy refers to."""
+    """Yield the key of each session with unused payloads, and the number of these payloads."""
     keys = sa.select(PAYLOAD.c.session_key).distinct().order_by(PAYLOAD.c.session_key)
     for key in connection.execute(keys.execution_options(yield_per=1_000)).scalars():
         if digests := _unused(connection, key):

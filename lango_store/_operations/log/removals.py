@@ -106,16 +106,6 @@ def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bo
     return change.messages
 
 
-_COMPACTION: Final = Rows(TURN, TURN.c.turn_no == number("turn_no"))
-_SUMMARY: Final = Rows(MESSAGE, MESSAGE.c.turn_no == number("turn_no"), turn_no=sa.null())
-
-
-def remove_compaction(change: LogChange, turn_no: int) -> None:
-    """Delete a compaction, so that its replaced messages are in the window again."""
-    change.delete(_COMPACTION, turn_no=turn_no)
-    change.replace(_SUMMARY, turn_no=turn_no)
-
-
 def is_misplaced() -> sa.ColumnElement[bool]:
     """Match the messages that name a turn that does not contain them."""
     contains = sa.exists().where(OF_ITS_TURN, TURN.c.first_seq <= MESSAGE.c.seq, MESSAGE.c.seq <= TURN.c.last_seq)

@@ -15,13 +15,13 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, TURN, number, of_session
 from lango_store._operations.log import messages
 from lango_store._operations.log.appends import Batch, NewTurn, merge_stored, select_unstored, write
-from lango_store._operations.log.changes import Kind, LogChange, Rows
+from lango_store._operations.log.changes import LogChange, Rows
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_id, encode_text
-from lango_store._values.model import Compaction, Message, MessageRole, Turn
+from lango_store._values.model import ChangeKind, Compaction, Message, MessageRole, Turn
 from lango_store._values.session import Session
 from lango_store._values.usage import total
 from lango_store.errors import Conflict, quoted
@@ -220,7 +220,7 @@ def finish_compaction(
     }
     seq = locked.last_seq + 1
     added_upto = seq + len(select_unstored(summary, {}).rows)
-    kind: Kind = "discard" if discard else "compact"
+    kind: ChangeKind = "discard" if discard else "compact"
     old: list[Turn] = []
     copied: dict[int, str] = {}
     with LogChange(connection, now, key, kind, seq, upto, added_upto=added_upto) as change:

@@ -10,8 +10,6 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of, reflected
 from lango_store._operations.binds import (
     MESSAGE,
-    REMOVED_MESSAGE,
-    REMOVED_TURN,
     SESSION,
     SHARED_VALUE,
     TURN,
@@ -95,7 +93,7 @@ def _repeated_ids(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Fault]:
-    for table in (*(each.table for each in CHILDREN), REMOVED_MESSAGE, REMOVED_TURN):
+    for table in (table for table in Base.metadata.tables.values() if "session_key" in table.c):
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
         if number:
             yield table.name, f"{number} rows of {table.name} belong to no session", "doctor --repair deletes them"

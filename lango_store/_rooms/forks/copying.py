@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect.statement import Statement
-from lango_store._features.versions import undo
 from lango_store._operations.binds import (
     BEFORE_ANY_EXPIRY,
     CHANGE,
@@ -19,11 +18,13 @@ from lango_store._operations.binds import (
     of_session,
     session_key,
 )
-from lango_store._operations.log import counters, kept_copies, payloads, removals
+from lango_store._operations.log import counters, payloads, removals
 from lango_store._operations.log.changes import LogChange, delete_orphans
 from lango_store._operations.log.messages import check_seq
 from lango_store._operations.session import sessions
 from lango_store._operations.session_tables import CHILDREN
+from lango_store._rooms.versions import earlier_logs
+from lango_store._rooms.versions.kept_copies import COPY_OF, copying, valid
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store.errors import SessionExists
 
@@ -69,7 +70,7 @@ def fork(
     if upto is not None and upto >= info.last_seq:
         upto = None
     if as_of is not None:
-        upto = undo.seq_at(connection, now, source, as_of, info.last_seq)
+        upto = earlier_logs.seq_at(connection, now, source, as_of, info.last_seq)
     elif upto is not None:
         removals.reject_gap(connection, source, upto)
     if sessions.insert(connection, now, created) is None:
@@ -98,10 +99,7 @@ _PARTS: Final[dict[str, dict[sa.Table, list[Any]]]] = {
         CHANGE: _EARLIER_CHANGES,
     },
     "as_of": {
-        **{
-            rows: [(part, kept_copies.valid(part)) for part in (rows, copies)]
-            for rows, copies in kept_copies.COPY_OF.items()
-        },
+        **{rows: [(part, valid(part)) for part in (rows, copies)] for rows, copies in COPY_OF.items()},
         CHANGE: _EARLIER_CHANGES,
     },
 }
@@ -114,7 +112,7 @@ def _copying(table: sa.Table, part: sa.Table, *conditions: sa.ColumnElement[bool
         values["undo_until"] = sa.null()
     if table is TURN:  # the copy of a copy still names the session that spent the usage
         values["copied_from"] = sa.func.coalesce(part.c.copied_from, column(TURN.c.copied_from, "source"))
-    return Statement(kept_copies.copying(part, table, values, of_session(part), *conditions))
+    return Statement(copying(part, table, values, of_session(part), *conditions))
 
 
 _TABLES: Final = [each.table for each in CHILDREN if each.stored.in_forks]

@@ -20,9 +20,9 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log import appends, edits, messages
+from lango_store._operations.log import appends, messages
 from lango_store._operations.log.appends import Batch
-from lango_store._operations.rows import decode_waiting, encode_message, encode_waiting
+from lango_store._operations.rows import decode_waiting, encode_message, encode_redacted, encode_waiting
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import Expected
 from lango_store._rooms.turns_in_progress import owed
@@ -103,7 +103,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, id: str, reason: 
     sessions.lock(connection, now, key)
     for message in _with_id(connection, key, str(encode_id(id))):
         row = encode_message(message)
-        row |= edits.redacted(reason, row["role"]) | {"tokens": None if row["tokens"] is None else 0}
+        row |= encode_redacted(reason, row["role"]) | {"tokens": None if row["tokens"] is None else 0}
         _redact.run_many(connection, [{"key": key, "id": id, "message": encode_waiting(row)}])
         return _with_id(connection, key, id)[0]
     raise MessageNotFound(key, id)

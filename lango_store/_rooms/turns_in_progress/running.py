@@ -18,7 +18,6 @@ from lango_store._operations.binds import (
     IS_STORED_TURN,
     LIVE_SESSION,
     MESSAGE,
-    REMOVED_MESSAGE,
     SESSION,
     TURN,
     number,
@@ -39,6 +38,7 @@ from lango_store._operations.rows import (
 )
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import Expected
+from lango_store._operations.session_tables import MESSAGES
 from lango_store._rooms.turns_in_progress import drafts, leases, owed
 from lango_store._rooms.turns_in_progress.leases import Lease, Retry
 from lango_store._rows.encoding import decode_json
@@ -217,8 +217,9 @@ def _insert_turn(
         members.sort(key=attrgetter("seq"))
     if members:
         bound |= {"last_seq": members[-1].seq, "added": members[-1].seq - members[0].seq + 1}
-        if keeps_removed:  # not the copies of messages that were removed meanwhile: they are not part of the turn
-            _join_copies.run_many(connection, [bound | {"seqs": json.dumps([each.seq for each in members])}])
+        # not the versions of messages that were removed meanwhile: they are not part of the turn
+        for join in _join_versions if keeps_removed else ():
+            join.run_many(connection, [bound | {"seqs": json.dumps([each.seq for each in members])}])
     append_statements.insert_turn.run_many(connection, [bound])
     if has_drafts:
         drafts.delete_of_turn(connection, key, bound["turn_id"])
@@ -257,7 +258,11 @@ _written: Final = Statement(sa.select(MESSAGE.c.seq).where(*_IS_WRITTEN))
 _join: Final = Statement(
     lambda dialect: _build_join(MESSAGE, numbers_of_list(dialect, "seqs")).returning(*MESSAGE_COLUMNS), repeatable=True
 )
-_join_copies: Final = Statement(lambda dialect: _build_join(REMOVED_MESSAGE, numbers_of_list(dialect, "seqs")))
+_VERSIONS: Final = [rows for rows in MESSAGES if rows is not MESSAGE]
+_join_versions: Final = [
+    Statement(lambda dialect, rows=rows: _build_join(rows, numbers_of_list(dialect, "seqs")))  # type: ignore[misc]
+    for rows in _VERSIONS
+]
 
 
 def _all_seqs(dialect: Dialect) -> sa.Select[tuple[int]]:
@@ -287,7 +292,7 @@ def _build_end_at_once(dialect: Dialect, *, keeps_removed: bool) -> sa.Executabl
     is_ended = sa.exists(sa.select(turn_no))
     others: list[Any] = [sa.delete(DRAFT).where(of_session(DRAFT), DRAFT.c.turn_id == text("turn_id"), is_ended)]
     if keeps_removed:
-        others.append(_build_join(REMOVED_MESSAGE, sa.select(members.c.seq), turn_no))
+        others += [_build_join(rows, sa.select(members.c.seq), turn_no) for rows in _VERSIONS]
     ctes = [each.cte(f"part_{number}") for number, each in enumerate([turn, *others])]
     rows = sa.select(*session.c, *members.c).select_from(session.outerjoin(members, sa.true()))
     return rows.order_by(members.c.seq).add_cte(*ctes)

@@ -268,7 +268,7 @@ class RunningTurn:
                     self._appended.keys(),
                     self.lease,
                     has_drafts=self._has_drafts,
-                    keeps_removed=self._context.keeps_removed,
+                    keeps_removed=self._context.recorder is not None,
                 )
                 break
             except UniqueViolation:  # `save_turn` has stored the id meanwhile, so the retry finds the stored turn

@@ -1,15 +1,14 @@
-"""Edits of single messages, changes of the log, and how to take them back: `edits` and `versions`."""
+"""The methods of the room."""
 
 from datetime import datetime
 from pathlib import Path
 
-from lango_store._features.versions import undo
 from lango_store._operations import derived_data
-from lango_store._operations.log import edits
 from lango_store._operations.session.sessions import Expected
-from lango_store._parts.groups import SessionPart
-from lango_store._services import archiving
-from lango_store._values.model import Change, Diff, Message, Undone
+from lango_store._parts.groups import SessionPart, session_group
+from lango_store._rooms.versions import earlier_logs, edits, redaction, undo
+from lango_store._rooms.versions.values import Change, Diff, Undone
+from lango_store._values.model import Message
 from lango_store.errors import InvalidMessage, UniqueViolation, quoted
 
 
@@ -101,7 +100,7 @@ class Edits(SessionPart):
                 changed.
             InvalidFile: `archive` does not exist, or is a SQLite database of another application; nothing was changed.
         """
-        message = archiving.redact(self._context, self.key, seq_or_id, reason, archive)
+        message = redaction.redact(self._context, self.key, seq_or_id, reason, archive)
         derived_data.clean(self._context)
         return message
 
@@ -130,7 +129,7 @@ class Versions(SessionPart):
         Args:
             after: Only changes with a `seq` above this value. Defaults to 0, all changes.
         """
-        return self._context.read_together(undo.changes, self.key, after)
+        return self._context.read_together(earlier_logs.changes, self.key, after)
 
     def undo(self) -> Undone | None:
         """Take back the last cut, edit, replacement (`replace_after`) or compaction.
@@ -174,4 +173,27 @@ class Versions(SessionPart):
             NotKept: There was a cut, edit or compaction since the earlier moment, and what it removed or replaced is
                 not kept.
         """
-        return self._context.read_together(undo.diff, self.key, a, b)
+        return self._context.read_together(earlier_logs.diff, self.key, a, b)
+
+
+class InConversation(SessionPart):
+    """Adds the members of the room to `Conversation`."""
+
+    edits = session_group(Edits)
+    """The edits of the log: change, delete and redact messages."""
+    versions = session_group(Versions)
+    """The versions of the log: list changes and take them back."""
+
+    def pop_message(self, *, records: bool = False) -> Message | None:
+        """Remove the last message of the window, and return it.
+
+        If this removes the only remaining message of a summary, the messages that the summary replaced are in the
+        window again, unless the compaction discarded them.
+
+        Args:
+            records: Remove the last entry of the log, even if it is a record. By default records are skipped.
+
+        Returns:
+            The removed message, or None if there is none.
+        """
+        return self._context.transact_once(edits.pop, self.key, records=records)

@@ -1,12 +1,11 @@
 """`lango-store sessions changes` and `undo`: list the changes of a session, and take them back."""
 
-from datetime import datetime
 from typing import Annotated, Final
 
 import typer
 
-from lango_store._values.model import Change
-from lango_store.cli.options import JsonOption, Key, UrlOption, flag, open_store, time
+from lango_store._rooms.versions.values import Change
+from lango_store.cli.options import JsonOption, Key, UrlOption, flag, open_store
 from lango_store.cli.output import Columns, print_items, print_json, quantity, say
 
 COLUMNS: Final[Columns[Change]] = {
@@ -16,11 +15,6 @@ COLUMNS: Final[Columns[Change]] = {
     "time (UTC)": lambda change: change.changed_at,
     "undo until": lambda change: change.undo_until,
 }
-
-
-def point(text: str) -> int | datetime:
-    """Parse a seq or a time."""
-    return int(text) if text.isdecimal() else time(text)
 
 
 def changes(key: Key, url: UrlOption = None, json_: JsonOption = False) -> None:

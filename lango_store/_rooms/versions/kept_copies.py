@@ -5,61 +5,32 @@ version, because the change replaced the row or a later change restored it, `nex
 version is in the log.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import (
-    CHANGE,
-    MESSAGE,
-    NOW,
-    REMOVED_MESSAGE,
-    REMOVED_TURN,
-    TURN,
-    number,
-    of_session,
-    session_key,
-)
+from lango_store._operations.binds import CHANGE, MESSAGE, NOW, TURN, number, of_session, session_key
 from lango_store._operations.log import payloads
+from lango_store._operations.log.changes import LogChange, Rows
 from lango_store._operations.session import sessions
+from lango_store._rooms.versions.tables import REMOVED_MESSAGE, REMOVED_TURN
+from lango_store.errors import quoted
 
-_KEEP: Final = "lango_store_keep_removed"
-"""The execution option that holds how long the store keeps removed rows; missing or None if it does not."""
+PERMANENT: Final = ("redact", "drop_sent", "fork")
+"""The kinds of changes that are never taken back."""
 
 COPY_OF: Final = {MESSAGE: REMOVED_MESSAGE, TURN: REMOVED_TURN}
 """By table: the table of its removed rows."""
 
 NUMBER: Final = {MESSAGE: "seq", TURN: "turn_no"}
 _AT_ONCE: Final = 200
-
-
-@contextmanager
-def keeping(connection: sa.Connection, duration: timedelta | None) -> Iterator[None]:
-    """While the block runs, keep removed rows for `duration`; None leaves the current setting unchanged."""
-    if duration is None:
-        yield
-        return
-    connection.execution_options(**{_KEEP: duration})
-    try:
-        yield
-    finally:  # the connection may be the caller's
-        connection.execution_options(**{_KEEP: None})
-
-
-def keep_until(connection: sa.Connection, now: datetime) -> datetime | None:
-    """Return the time until which rows that are removed now are kept; None if they are not kept."""
-    keep: timedelta | None = connection.get_execution_options().get(_KEEP)
-    return None if keep is None else now + keep
-
-
-def is_on(connection: sa.Connection) -> bool:
-    """Return True if the store keeps removed rows."""
-    return connection.get_execution_options().get(_KEEP) is not None
 
 
 def copying(
@@ -87,6 +58,47 @@ def valid(rows: sa.Table) -> sa.ColumnElement[bool]:
     return sa.and_(first <= at, sa.func.coalesce(began, first) <= at, *conditions)
 
 
+# Record
+
+_VERSION: Final = {"removed_at": number("removed_at"), "next_at": number("next_at")}
+
+
+@functools.cache
+def _copying(rows: Rows) -> Statement:
+    return Statement(copying(rows.table, COPY_OF[rows.table], _VERSION, *rows.conditions))
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Keeps what changes remove or replace, for a time after each change: the `Recorder` of a transaction."""
+
+    duration: timedelta
+
+    def copy(self, change: LogChange, rows: Rows, bound: Mapping[str, Any], next_at: int | None) -> None:
+        """Copy rows that a change removes or replaces, unless the change is permanent."""
+        if change.kind not in PERMANENT:
+            version = {"key": change.key, "removed_at": change.seq, "next_at": next_at}
+            _copying(rows).run_many(change.connection, [{**bound, **version}])
+
+    def columns(self, change: LogChange) -> dict[str, Any]:
+        """Return the columns of the change's row that an undo needs."""
+        until = dialect_of(change.connection).time(change.now + self.duration)
+        return {"undo_until": until, "added_upto": change.added_upto, "noted": int(change.moves_consolidated)}
+
+
+def keeper(keep_removed: timedelta | None) -> Keeper | None:
+    """Return the recorder of a store; None for a store that keeps nothing."""
+    if keep_removed is None:
+        return None
+    if not (isinstance(keep_removed, timedelta) and timedelta(0) < keep_removed <= sessions.MAX_TTL):
+        raise ValueError(
+            f"keep_removed={quoted(keep_removed)}: give a timedelta of more than 0, up to 100 years, or None"
+        )
+    return Keeper(keep_removed)
+
+
+# Purge
+
 _IS_EXPIRED: Final = CHANGE.c.undo_until <= NOW
 _expired_keys: Final = Statement(
     sa.select(CHANGE.c.session_key)
@@ -110,7 +122,14 @@ _delete_expired: Final = [
 _forget: Final = Statement(sa.update(CHANGE).where(of_session(CHANGE), _IS_EXPIRED).values(undo_until=sa.null()))
 
 
-def purge(connection: sa.Connection, now: datetime, after: str, moment: datetime | None) -> str | None:
+def purge(context: Context, moment: datetime | None) -> None:
+    """Delete the copies in all sessions whose time has passed, by default now."""
+    after: str | None = ""
+    while after is not None:
+        after = context.transact(_purge, after, moment)
+
+
+def _purge(connection: sa.Connection, now: datetime, after: str, moment: datetime | None) -> str | None:
     """Delete the expired copies of the next sessions after a key; return the last of their keys, or None."""
     bound = {"now": dialect_of(connection).time(moment or now)}
     keys = [key for (key,) in _expired_keys.run(connection, bound | {"after": after})]

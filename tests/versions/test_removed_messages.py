@@ -12,7 +12,7 @@ from support.payloads import LARGE, bodies
 from support.session_checks import assert_sound
 
 from lango_store import Conversation, NotKept, Store
-from lango_store._operations.binds import REMOVED_MESSAGE, REMOVED_TURN
+from lango_store._rooms.versions.tables import REMOVED_MESSAGE, REMOVED_TURN
 from lango_store.interchange import export, import_path
 from lango_store.interchange.copying import copy
 from lango_store.testing import Clock

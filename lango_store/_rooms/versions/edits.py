@@ -12,8 +12,6 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
     IS_RECORD,
     MESSAGE,
-    REMOVED_MESSAGE,
-    REMOVED_TURN,
     SESSION,
     TURN,
     column,
@@ -22,30 +20,27 @@ from lango_store._operations.binds import (
     text,
 )
 from lango_store._operations.log import payloads, removals
-from lango_store._operations.log.changes import EditKind, LogChange, Rows
+from lango_store._operations.log.changes import LogChange, Rows
 from lango_store._operations.log.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_FIELDS,
     MESSAGE_INPUT_FIELDS,
+    REDACTED,
     encode_message,
+    encode_redacted,
     whole_number,
 )
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._operations.session_tables import OF_MESSAGES
+from lango_store._rooms.versions.tables import REMOVED_MESSAGE, REMOVED_TURN
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import encode_id, encode_text
 from lango_store._rows.payloads import Threshold, move
-from lango_store._values.model import Message, MessageRole
+from lango_store._values.model import ChangeKind, Message, MessageRole
 from lango_store.errors import InvalidMessage, MessageNotFound
 
 SeqOrId = int | str
-
-_KEPT: Final = ("id", "role", "author", "name", "tool_call_id", "tokens", "created_at", "model", "provider")
-_REDACTED: Final = tuple(name for name in MESSAGE_INPUT_FIELDS if name not in _KEPT)
-"""The columns that a redaction replaces: all that come from the caller, except those that identify the message."""
-
-_REDACTED_CONTENT: Final = "(redacted)"
 
 
 def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
@@ -147,7 +142,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
         edit.choose(seq_or_id)
     except MessageNotFound:
         edit.choose(seq_or_id, REMOVED_MESSAGE)
-    new = redacted(reason, edit.row["role"])
+    new = encode_redacted(reason, edit.row["role"])
     copies = {"key": key, "seq": edit.row["seq"], "chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
     _redact_copies.run_many(connection, [new | copies])
     for statement in _redact_rows:
@@ -186,22 +181,13 @@ def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -
 _SENT: Final = Rows(MESSAGE, MESSAGE.c.seq < number("before"), MESSAGE.c.sent.is_not(None), sent=sa.null())
 
 
-def redacted(reason: str | None, role: str) -> dict[str, Any]:
-    """Return the new values of the columns that a redaction of a message with this role replaces, except `tokens`."""
-    extra = {} if encode_text(reason, "reason") is None else {"redacted": reason}
-    # Providers refuse a message without content. No prompt has records.
-    content = None if role == MessageRole.RECORD.value else _REDACTED_CONTENT
-    row = encode_message(Message.user(content, extra=extra))
-    return {name: row[name] for name in _REDACTED}
-
-
 _redact_copies: Final = Statement(
     sa.update(REMOVED_MESSAGE)
     .where(
         of_session(REMOVED_MESSAGE),
         sa.or_(REMOVED_MESSAGE.c.seq == number("seq"), REMOVED_MESSAGE.c.id == text("chosen_id")),
     )
-    .values({name: column(REMOVED_MESSAGE.c[name]) for name in _REDACTED})
+    .values({name: column(REMOVED_MESSAGE.c[name]) for name in REDACTED})
     .values(tokens=REMOVED_MESSAGE.c.tokens * sa.literal_column("0"))
 )
 
@@ -269,6 +255,16 @@ _earlier: Final = Statement(
 )
 
 
+_COMPACTION: Final = Rows(TURN, TURN.c.turn_no == number("turn_no"))
+_SUMMARY: Final = Rows(MESSAGE, MESSAGE.c.turn_no == number("turn_no"), turn_no=sa.null())
+
+
+def _remove_compaction(change: LogChange, turn_no: int) -> None:
+    """Delete a compaction, so that its replaced messages are in the window again."""
+    change.delete(_COMPACTION, turn_no=turn_no)
+    change.replace(_SUMMARY, turn_no=turn_no)
+
+
 class _Edit:
     """An edit of one message; locks the session, which must be live."""
 
@@ -317,7 +313,7 @@ class _Edit:
         """Return True if the tool calls of the message may not change, because one was begun."""
         return any(self._select(each) is not None for each in _fixing)
 
-    def change(self, kind: EditKind) -> LogChange:
+    def change(self, kind: ChangeKind) -> LogChange:
         """Begin the change of the message."""
         return LogChange(self._connection, self._now, self._key, kind, self._seq, self.row["seq"])
 
@@ -335,7 +331,7 @@ class _Edit:
             return turn
         if removals.has_discarded(self._key, turn_no, turn[3]):
             return turn
-        removals.remove_compaction(change, turn_no)
+        _remove_compaction(change, turn_no)
         return None
 
     def end_turn(self, change: LogChange, turn: Any) -> None:

@@ -1,1 +1,0 @@
-"""Changes of a log: list, compare, undo and redo them."""
