@@ -55,6 +55,7 @@ from lango_store.errors import (
     DraftNotFound,
     InProgress,
     InstallationIncomplete,
+    InstructionsChanged,
     InvalidCursor,
     InvalidCut,
     InvalidFile,
@@ -107,7 +108,15 @@ __all__ += ["Suspension", "SuspensionPage", "ToolCall", "Turn", "TurnBegan", "Tu
 __all__ += ["AlreadyAnswered", "CallFinished", "CallInProgress", "CallNotFound", "CallUnknown", "Conflict"]
 __all__ += ["DamagedDatabase", "DamagedMessage", "DatabaseBusy", "DatabaseError", "DatabaseUnavailable"]
 __all__ += ["DraftNotFound", "InProgress", "InstallationIncomplete", "InvalidCursor", "InvalidCut", "InvalidFile"]
-__all__ += ["InvalidKey", "InvalidMessage", "InvalidState", "InvalidValue", "LangoStoreError", "LeaseLost"]
+__all__ += [
+    "InstructionsChanged",
+    "InvalidKey",
+    "InvalidMessage",
+    "InvalidState",
+    "InvalidValue",
+    "LangoStoreError",
+    "LeaseLost",
+]
 __all__ += ["MessageNotFound", "MigrationRefused", "NotFound", "NotKept", "NotPermitted", "PayloadNotFound"]
 __all__ += ["SchemaOutOfDate", "SearchUnavailable", "SessionExists", "SessionExpired", "SessionHeld"]
 __all__ += ["SessionNotFound", "StoreClosed", "SuspensionExpired", "SuspensionNotFound", "TurnInProgress"]

@@ -21,8 +21,8 @@ from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts import turns as turns_of_session
 from lango_store._parts.groups import SessionPart, session_group
-from lango_store._rooms import prompts
 from lango_store._rooms.forks import groups as forks
+from lango_store._rooms.prompts import groups as prompts
 from lango_store._rooms.search import groups as search
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import in_turn
@@ -100,6 +100,7 @@ class Conversation(
     forks.InConversation,
     search.InConversation,
     versions.InConversation,
+    prompts.InConversation,
     SessionPart,
 ):
     """A handle for one session.
@@ -209,6 +210,7 @@ class Conversation(
         expect: int | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
+        request: window.Prompt | None = None,
         **fields: Unpack[SessionFields],
     ) -> Message:
         """Append a message to the session.
@@ -223,6 +225,9 @@ class Conversation(
             expect: Append only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
             ttl: The TTL of the session that `create=True` creates. Defaults to the store's `default_ttl`.
+            request: The prompt that the message answers, from `history`. Its fingerprint is stored with the message, so
+                that later prompts keep its thinking, and before the message the instructions and tools that the
+                session has not stored yet.
             **fields: Fields of the session that `create=True` creates: `agent_id`, `user_id`, `title`, `model`,
                 `settings`, `metadata` and `tools`. They do not change an existing session.
 
@@ -236,8 +241,8 @@ class Conversation(
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
         """
-        new = appending.append(self._context, self.key, [message], None, after, expect, create, ttl, fields)
-        return new[0]
+        new = [message] if request is None else [*request.notes, request.answered(message)]
+        return appending.append(self._context, self.key, new, None, after, expect, create, ttl, fields)[-1]
 
     def append_messages(
         self,
@@ -565,67 +570,6 @@ class Conversation(
         return pending.finish(summarize(summarizer, pending.window), discard=discard)
 
     # The prompt
-
-    def history(
-        self,
-        *,
-        format: window.Format = "openai",
-        last: int | None = None,
-        max_tokens: int | None = None,
-        step: int | None = None,
-        step_tokens: int | None = None,
-        from_consolidated: bool = False,
-        nested: bool = True,
-        unanswered: Literal["close", "keep"] = "close",
-    ) -> window.Prompt:
-        """Return the end of the window as a prompt in the format of a provider.
-
-        The provider accepts the prompt, whatever the log contains: for example, each call has one result, which
-        directly follows the call. `Prompt.repairs` lists what differs from the log. The log does not change. If a limit
-        cuts the window, the prompt starts with a user message, if it has one, or with a summary.
-
-        System and developer messages at the start of the window are part of every prompt, except with
-        `from_consolidated`.
-
-        Args:
-            format: "openai" (chat completions, the default), "openai-responses", "anthropic" or "gemini".
-            last: The maximum number of messages, not counting instructions at the start. If these messages are only
-                instructions or results of tools, the prompt reaches back to the last message of the user or the model.
-                Defaults to no limit.
-            max_tokens: The maximum number of tokens, including instructions at the start; if they have more, the prompt
-                has nothing else. Needs messages with `tokens`, or a store with a `token_counter`. Defaults to no limit.
-            step: With `last`: if the window is longer, start the prompt after a `seq` that is a multiple of this
-                number. The start then moves rarely, so that a provider's cache recognizes the prompt. The prompt has up
-                to `last + step - 1` messages.
-            step_tokens: With `max_tokens`: as `step`, but the start moves at multiples of this many tokens. May not
-                exceed `max_tokens`. Needs messages with `tokens`.
-            from_consolidated: Leave out the first `last_consolidated` messages of the session. Your application sets
-                this number with `update` when a memory outside the store has processed these messages.
-            nested: True (default) returns tool calls in OpenAI's nested form. With False, only with the format
-                "openai", tool calls are flat and as they are stored, and contents that consist only of text blocks
-                become text.
-            unanswered: "close" (default) adds two kinds of messages: for each tool call without a result, a result
-                which says that the tool did not finish; and after an interrupted answer, a user message, if none
-                follows. The added messages are not stored, and no limit counts them. "keep" adds none.
-
-        Returns:
-            A list of dicts, with the attributes `system` and `repairs`. In the format "openai", each dict has `role`,
-            `content`, and, if set, `tool_calls`, `tool_call_id` and `name`. If a message has `sent`, it is the content.
-
-        Raises:
-            ValueError: A format, a limit or a step is invalid, or a message has no token count.
-        """
-        budget = prompts.Budget(last, max_tokens, step, step_tokens)
-        several = from_consolidated or max_tokens is not None
-        read = self._context.read_together if several else self._context.read
-        chosen, recorded = read(
-            prompts.history,
-            self.key,
-            budget,
-            from_consolidated=from_consolidated,
-            count=self._context.token_counter,
-        )
-        return window.prompt(chosen, format, nested=nested, unanswered=unanswered, recorded=recorded)
 
     # Helpers
 

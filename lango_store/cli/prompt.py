@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lango_store import window
-from lango_store._rooms.prompts import Budget, simulated
+from lango_store._rooms.prompts.reading import Budget, simulated
 from lango_store.cli.options import Key, UrlOption, flag, open_store, option
 from lango_store.cli.output import quantity
 

@@ -143,8 +143,8 @@ def _written_result(part: Result, note: Note) -> Block:
     return kept(block | {"is_error": True} if part.failed else block, part, _MARK)
 
 
-def render(entries: Sequence[Entry]) -> list[Block]:
-    """Return the messages of a request."""
+def render(entries: Sequence[Entry], marks: int = 0) -> list[Block]:
+    """Return the messages of a request, whose instructions and tools have this many marks for the cache."""
     messages: list[Block] = []
     marked: list[tuple[Block, Note]] = []
     for entry in entries:
@@ -161,7 +161,7 @@ def render(entries: Sequence[Entry]) -> list[Block]:
             messages.append({"role": "user", "content": blocks})
         if type(blocks) is list:
             marked += ((block, entry.note) for block in _marked(blocks))
-    for block, note in marked[:-_MAX_MARKS]:
+    for block, note in marked[: max(len(marked) + marks - _MAX_MARKS, 0)]:
         del block[_MARK]
         note(f"a mark for the cache is left out, since a request may have {_MAX_MARKS}")
     return messages

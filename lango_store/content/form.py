@@ -1,7 +1,7 @@
 """What a form is: how its blocks are read, and how each kind of part is written in it."""
 
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ class Form:
     readers: Mapping[str, Reader]
     writers: Mapping[type, Writer]
     roles: Mapping[str, Iterable[type]]
-    render: Callable[[Sequence["Entry"]], list[Block]] | None = None
+    render: Callable[..., list[Block]] | None = None
     _by_role: dict[str, dict[type, Writer]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -28,6 +28,12 @@ def signature_of(fields: Block) -> str | None:
     return signature_of(inner) if isinstance(inner, dict) else None
 
 
+def unsigned(fields: Block) -> Block:
+    """Return a part or the `extra` of a call without its thought signature."""
+    names = (*_SIGNATURES, "google", "extra_content")
+    return {name: value for name, value in fields.items() if name not in names}
+
+
 def _part(block: Block) -> Part | None:
     """Read a part: it has no type, and one field that tells its kind."""
     if block.get("thought") is True:

@@ -12,6 +12,7 @@ A method that raises one of these exceptions has rolled back its transaction, ex
 - In your own transaction (`store.using(connection)`), you decide between commit and rollback.
 """
 
+from lango_store._rooms.prompts.errors import *
 from lango_store._rooms.search.errors import *
 from lango_store._rooms.tool_calls.errors import *
 from lango_store._rooms.turns_in_progress.errors import *

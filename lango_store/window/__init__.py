@@ -9,7 +9,8 @@ The returned lists have no records. In a list of messages, records count as 0 to
 """
 
 from lango_store.window.entries import as_prompt
-from lango_store.window.formats import Format, Prompt, prompt
+from lango_store.window.formats import Prompt, prompt
+from lango_store.window.providers import Format
 from lango_store.window.repair import Recorded, Repair, close_calls, recorded_calls
 from lango_store.window.trimming import (
     Count,

@@ -1,14 +1,17 @@
 """Prompts in the formats of providers, from any log."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole
 from lango_store.content import FORMS, Entry, Text, plain
 from lango_store.content.reading import reasoning
+from lango_store.window import thinking
 from lango_store.window.entries import as_prompt
+from lango_store.window.providers import Format, Target
 from lango_store.window.repair import (
     INSTRUCTIONS,
     NOTHING_RECORDED,
@@ -19,10 +22,6 @@ from lango_store.window.repair import (
     as_message,
     valid_name,
 )
-
-Format = Literal["openai", "openai-responses", "anthropic", "gemini"]
-"""A format of prompts: that of OpenAI's chat completions (and of compatible servers), of OpenAI's responses, of
-Anthropic's messages or of Gemini's contents."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _RULES: Final = {
@@ -40,14 +39,40 @@ class Prompt(list[dict[str, Any]]):
     """The messages to send to a provider, as dicts of its format.
 
     Attributes:
-        system: The instructions at the start of the window as text, for formats that take them apart from the messages:
+        system: The instructions at the start of the window, for formats that take them apart from the messages:
             Anthropic's `system` and Gemini's `system_instruction`. None if there are none, and in OpenAI's formats,
-            where they are messages.
+            where they are messages. It is text; for Anthropic, it is a list of blocks if `system=` was one.
+        tools: The tools to send, as they were passed or as the session has them. None if it has none.
+        model: The model that was passed, or None.
+        provider: The provider that was passed, or None.
         repairs: What differs from the log, so that the provider accepts the prompt.
+        notes: Messages to store before the answer: a record with instructions and tools that the session has not
+            stored yet, and new instructions that the prompt has at its end.
     """
 
-    system: str | None = None
+    system: str | list[Any] | None = None
+    tools: list[Any] | None = None
+    model: str | None = None
+    provider: str | None = None
     repairs: Sequence[Repair] = ()
+    notes: Sequence[Message] = ()
+    _instructions: str | None = None
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The prompt itself, for clients that take messages, `system` and `tools`."""
+        return self
+
+    @property
+    def fingerprint(self) -> str:
+        """Digests of the prompt as it is now, in at most 54 characters, for `Message.request` of the answer."""
+        return thinking.fingerprint(self, (self.system, self.tools), self._instructions)
+
+    def answered(self, answer: Message) -> Message:
+        """Return an answer with the fingerprint of this prompt, and with its model and provider if it has none."""
+        made = {"request": self.fingerprint}
+        made |= {name: getattr(self, name) for name in ("model", "provider") if getattr(answer, name) is None}
+        return answer.model_copy(update={name: value for name, value in made.items() if value is not None})
 
 
 def prompt(
@@ -57,6 +82,11 @@ def prompt(
     nested: bool = True,
     unanswered: str = "close",
     recorded: Recorded = NOTHING_RECORDED,
+    model: str | None = None,
+    provider: str | None = None,
+    system: Any = None,
+    tools: Sequence[Any] | None = None,
+    is_intact: Callable[[Message], bool] = lambda _: True,
 ) -> Prompt:
     """Return the messages as a prompt that a provider accepts, whatever the log contains.
 
@@ -68,6 +98,12 @@ def prompt(
         nested: False for flat tool calls, only with the format "openai".
         unanswered: "close", or "keep" to add nothing after open calls and interrupted answers.
         recorded: The calls of results that are known, see `Recorded`. Default: none.
+        model: The model that gets the prompt. Default: unknown, which counts as the newest one.
+        provider: The provider that gets the prompt. Default: the vendor of the format.
+        system: Instructions before the first message: text, or Anthropic's blocks. Default: none.
+        tools: The tools of the request. Default: none.
+        is_intact: For messages without a `request`: returns False if messages before this one may be missing or may
+            have changed since it was stored, so that its thinking can be invalid. Default: they have not.
 
     Raises:
         ValueError: `format` or `unanswered` is unknown, or `nested=False` is given with another format.
@@ -78,15 +114,21 @@ def prompt(
         raise ValueError(f'unanswered={unanswered!r}: give "close" or "keep"')
     if not nested and format != "openai":
         raise ValueError(f"nested=False is a form of the format 'openai': leave it out with {format!r}")
+    if system is not None:
+        messages = [Message.system(system), *messages]
     if format == "openai" and all(map(_is_text, messages)):  # most logs, in a third of the time
-        return Prompt({"role": message.role._value_, "content": _sent(message)} for message in messages)
-    form = FORMS[format]
-    repairer = Repairer(form, _RULES[format] if nested else None, recorded, close=unanswered == "close")
+        result = Prompt({"role": message.role._value_, "content": _sent(message)} for message in messages)
+        return _described(result, model, provider, system, tools)
+    form, target = FORMS[format], Target(format, model, provider)
+    rules = _RULES[format] if nested else None
+    repairer = Repairer(form, rules, recorded, close=unanswered == "close", target=target)
     repaired = repairer.repaired(messages)
-    result = Prompt()
+    result = _described(Prompt(), model, provider, system, tools)
     if format in ("anthropic", "gemini"):
         leading = list(takewhile(_instructs, repaired))
         result.system = "\n\n".join(plain(entry.parts, entry.note) for entry in leading) or None
+        if format == "anthropic" and isinstance(system, list):
+            result.system = [block for entry in leading for block in form.write(entry.parts, "system", entry.note)]
         repaired = [_as_user(entry) if _instructs(entry) else entry for entry in repaired[len(leading) :]]
         if repaired and repaired[0].role != "user":
             first = repaired[0].message
@@ -98,9 +140,27 @@ def prompt(
         if format == "openai":
             for entry in repaired:
                 _name(entry, repairer)
-        result += form.render(repaired)
+        if format == "anthropic":
+            marks = json.dumps([result.system, result.tools], default=str).count('"cache_control": {')
+            result += form.render(repaired, marks)
+            prefix = (result.system, result.tools)
+            thinking.leave_out_unbound(result, repaired, target, prefix, is_intact, repairer.explain)
+        else:
+            result += form.render(repaired)
+    if target.echoes:
+        for message in result:
+            if message.get("tool_calls"):
+                message.setdefault("reasoning_content", thinking.ECHO)
     result.repairs = sorted(repairer.repairs, key=lambda repair: repair.seq)
     return result
+
+
+def _described(
+    prompt: Prompt, model: str | None, provider: str | None, system: Any, tools: Sequence[Any] | None
+) -> Prompt:
+    prompt.model, prompt.provider, prompt.tools = model, provider, None if tools is None else [*tools]
+    prompt._instructions = thinking.instructions_id(system, prompt.tools)
+    return prompt
 
 
 def _is_text(message: Message) -> bool:

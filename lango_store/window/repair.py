@@ -16,9 +16,11 @@ from typing import Any, Final, Literal
 
 from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store._values.value import Value
-from lango_store.content import Call, Entry, Form, Note, Result, Text, as_object, ignore, parts, read
+from lango_store.content import Call, Entry, Form, Native, Note, Result, Text, as_object, ignore, parts, read
 from lango_store.content.reading import output_of
 from lango_store.content.text import sound
+from lango_store.window.providers import Target
+from lango_store.window.thinking import without_foreign
 
 Recorded = Mapping[int, tuple[int, int]]
 """The calls of results: the `seq` of a result, with the `seq` of the message that asks for its call, and the position
@@ -29,12 +31,13 @@ INSTRUCTIONS: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 UNFINISHED: Final = "The tool did not finish: its result is unknown."
 _ANY: Final = re.compile(r".+", re.DOTALL)
 _INTERRUPTED: Final = "(The answer was interrupted.)"
+_CONTINUE: Final = "(Continue.)"
 _EMPTY: Final = "(The message was empty.)"
 _SURROGATES: Final = "halves of surrogate pairs, which no request can contain, are replaced"
 
 RepairKind = Literal[
     "empty message", "unfinished call", "second result", "result without a call", "late result", "id", "name",
-    "arguments", "content", "calls of another role", "interrupted answer", "first message",
+    "arguments", "content", "calls of another role", "interrupted answer", "first message", "last answer", "thinking",
 ]  # fmt: skip
 """What was repaired in a prompt; `Repair` describes each kind."""
 
@@ -47,8 +50,9 @@ class Repair(Value):
         kind: "empty message" (left out), "unfinished call" (a result was added), "second result" and
             "result without a call" (left out), "late result" (moved to its call), "id", "name" and "arguments" (of a
             call, replaced by valid ones), "content" (replaced by text, or by another provider's form), "calls of
-            another role" (left out, because only an assistant message can call tools), "interrupted answer" and
-            "first message" (a user message was added).
+            another role" (left out, because only an assistant message can call tools), "interrupted answer",
+            "first message" and "last answer" (a user message was added), "thinking" (left out, because another provider
+            made it, or because it is bound to a prefix that has changed).
         text: The reason, and what the prompt has instead.
     """
 
@@ -119,16 +123,24 @@ class Repairer:
         rules: The ids and names that the format admits; None to leave ids, names and arguments as they are.
         recorded: The calls of results that are known, see `Recorded`.
         close: If calls without a result get one, and interrupted answers are followed by a user message.
+        target: Who gets the prompt. Sealed parts that others made are left out. Default: nothing is left out.
     """
 
     def __init__(
-        self, form: Form | None, rules: Rules | None, recorded: Recorded = NOTHING_RECORDED, *, close: bool = True
+        self,
+        form: Form | None,
+        rules: Rules | None,
+        recorded: Recorded = NOTHING_RECORDED,
+        *,
+        close: bool = True,
+        target: Target | None = None,
     ) -> None:
         self.repairs: list[Repair] = []
         self._form = form
         self._rules = rules
         self._recorded = recorded
         self._close = close
+        self._target = target
         self._ids: set[str] = set()
 
     def note(self, message: Message, kind: RepairKind, text: str) -> None:
@@ -137,13 +149,20 @@ class Repairer:
         if repair not in self.repairs[-1:]:
             self.repairs.append(repair)
 
+    def explain(self, message: Message, why: str) -> None:
+        """Note that thinking of a message is left out."""
+        self.note(message, "thinking", why)
+
     def noting(self, message: Message) -> Note:
         """Return a function that adds a repair of a message's content."""
         return lambda text: self.note(message, "content", text)
 
     def repaired(self, messages: Sequence[Message]) -> list[Entry]:
         """Return the entries that a provider accepts, without records."""
-        paired = self.paired(filter(self._is_sendable, self.entries(messages)))
+        entries = self.entries(messages)
+        if self._target is not None:
+            entries = without_foreign(entries, self._target, self.explain)
+        paired = self.paired(filter(self._is_sendable, entries))
         prompt = list(self._with_notes(paired)) if self._close else paired
         if all(entry.role in INSTRUCTIONS for entry in prompt):
             others = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
@@ -284,10 +303,23 @@ class Repairer:
         for position, entry in enumerate(entries):
             yield entry
             following = entries[position + 1] if position + 1 < len(entries) else None
-            is_interrupted = entry.role == "assistant" and entry.message.extra.get("interrupted") is True
-            if is_interrupted and not entry.calls and (following is None or following.role != "user"):
+            if entry.role != "assistant" or entry.calls:
+                continue
+            is_interrupted = entry.message.extra.get("interrupted") is True
+            if is_interrupted and (following is None or following.role != "user"):
                 self.note(entry.message, "interrupted answer", "a user message says that the answer was interrupted")
                 yield Entry(None, "user", [Text(_INTERRUPTED)], entry.note)
+            elif self._target and not self._target.continues and _is_last(entry, following):
+                self.note(entry.message, "last answer", "a user message was added, since the model refuses an answer")
+                yield Entry(None, "user", [Text(_CONTINUE)], entry.note)
+
+
+def _is_last(answer: Entry, following: Entry | None) -> bool:
+    """Return True if an answer is, or was, the last message of a request, and no tool of the provider is running."""
+    part = answer.parts[-1]
+    runs = isinstance(part, Native) and isinstance(part.like, Call)
+    is_end = following is None or (following.role == "assistant" and following.message.request is not None)
+    return is_end and not runs
 
 
 def as_message(entry: Entry) -> Message:

@@ -196,7 +196,7 @@ HI: Final = Message.user("hi")
 
 def test_undamaged_log_is_not_repaired() -> None:
     log = [Message.system("be kind"), HI, asks(call("a"), call("b")), Message.tool("1", tool_call_id="a")]
-    log += [Message.tool("2", tool_call_id="b"), Message.assistant("done")]
+    log += [Message.tool("2", tool_call_id="b"), Message.assistant("done"), HI]
     assert repaired(*log) == window.as_prompt(log)
     for format in FORMATS:
         assert repaired(*log, format=format).repairs == []
@@ -320,7 +320,7 @@ def test_prompt_that_starts_with_the_assistant_has_a_user_message_first_if_the_p
 
 
 def test_white_space_at_the_end_of_an_answer_is_removed_for_anthropic() -> None:
-    assert repaired(HI, Message.assistant("done \n"), format="anthropic")[-1]["content"] == "done"
+    assert repaired(HI, Message.assistant("done \n"), format="anthropic")[1]["content"] == "done"
     assert repaired(HI, Message.assistant("done \n"))[-1]["content"] == "done \n"
 
 

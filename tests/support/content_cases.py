@@ -188,7 +188,7 @@ def page_of(protocol: str, messages: list[Message]) -> Any:
 def written_for(form: Form, messages: list[Message]) -> tuple[list[Any], list[str]]:
     """Return what a form writes for messages: a prompt, a page or stored messages; and what it names as missing."""
     if form.render is not None:
-        prompt = window.prompt(messages, form.name)  # type: ignore[arg-type]
+        prompt = window.prompt(messages, form.name, unanswered="keep")  # type: ignore[arg-type]
         # Calls of Gemini have no ids, which is the only other repair.
         return list(prompt), [repair.text for repair in prompt.repairs if repair.kind != "id"]
     if form.name in _PAGES:

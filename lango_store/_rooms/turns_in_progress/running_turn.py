@@ -23,6 +23,7 @@ from lango_store._rows.encoding import encode_id
 from lango_store._services import appending
 from lango_store._values.model import Message, Turn
 from lango_store.errors import InvalidState, LangoStoreError, UniqueViolation, quoted
+from lango_store.window import Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class RunningTurn:
 
     # In the block
 
-    def append(self, message: Message) -> Message:
+    def append(self, message: Message, *, request: Prompt | None = None) -> Message:
         """Append a message to the session at once, and extend the lease.
 
         A message without an id gets one. If an earlier attempt of the turn has stored an equal message, the stored
@@ -132,6 +133,7 @@ class RunningTurn:
 
         Args:
             message: The message to store.
+            request: The prompt that the message answers, as in `Conversation.append_message`.
 
         Returns:
             The stored message with its `seq` and `created_at`.
@@ -140,7 +142,8 @@ class RunningTurn:
             LeaseLost: The turn has lost the lease of the session; nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
-        return self.append_messages([message])[0]
+        new = [message] if request is None else [*request.notes, request.answered(message)]
+        return self.append_messages(new)[-1]
 
     def append_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Append messages to the session, all or none, as `append` does.

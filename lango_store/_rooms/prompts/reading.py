@@ -5,14 +5,19 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
+import sqlalchemy as sa
+
 from lango_store import window
 from lango_store._dialect import AnyConnection, Moment
-from lango_store._operations.log.messages import ALL, LastMessages, check_count, read_last_of_prompt
+from lango_store._dialect.statement import Statement
+from lango_store._operations.binds import CHANGE, KEY
+from lango_store._operations.log.messages import ALL, LastMessages, check_count, read_by_ids, read_last_of_prompt
 from lango_store._operations.session import sessions
 from lango_store._rooms.tool_calls import calls
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import quoted
 from lango_store.window.repair import INSTRUCTIONS
+from lango_store.window.thinking import instructions_of
 
 _FIRST_PAGE: Final = 64
 
@@ -51,6 +56,29 @@ def _check_step(name: str, step: int | None, limit_name: str, limit: int | None)
         raise ValueError(f"{name} moves the start of a limited prompt: give {limit_name} as well")
 
 
+@dataclass(frozen=True)
+class Excerpt:
+    """The part of a window that a prompt has.
+
+    Attributes:
+        messages: The messages.
+        recorded: The calls of their results.
+        is_whole: If the window has no other messages.
+        changes: The changes of the log, each as its `seq` and the `seq` after which messages can have changed.
+        instructions: The record with the instructions and tools of the last request; None if it is not known.
+    """
+
+    messages: list[Message]
+    recorded: window.Recorded
+    is_whole: bool = True
+    changes: Sequence[tuple[int, int]] = ()
+    instructions: Message | None = None
+
+    def is_intact(self, message: Message) -> bool:
+        """Return True if nothing before a message has changed or is missing since it was stored."""
+        return self.is_whole and not any(after < message.seq < seq for seq, after in self.changes)
+
+
 def history(
     connection: AnyConnection,
     now: Moment,
@@ -59,11 +87,13 @@ def history(
     *,
     from_consolidated: bool,
     count: window.Count | None,
-) -> tuple[list[Message], window.Recorded]:
+    is_request: bool,
+) -> Excerpt:
     """Read the prompt of a live session, the end of its window that fits the budget, and the calls of its results.
 
     One statement if the prompt has no results and is not cut; with `max_tokens`, `step_tokens` or `from_consolidated`,
-    several. Instructions at the start of the window are read if the budget would cut them.
+    several. Instructions at the start of the window are read if the budget would cut them. With `is_request`, one more
+    if answers have fingerprints, and one more if answers with blocks have none.
     """
     newest, stored_tokens = None, 0
     if from_consolidated or budget.step_tokens is not None:
@@ -80,7 +110,30 @@ def history(
         size = min(4 * size, budget.most if size < budget.most else ALL)
     chosen = _chosen(read, budget, stored_tokens, count)
     results = [message.seq for message in chosen if message.role.canonical is MessageRole.TOOL]
-    return chosen, calls.read_of_results(connection, key, results)
+    recorded = calls.read_of_results(connection, key, results)
+    if not is_request:
+        return Excerpt(chosen, recorded)
+    ids = (instructions_of(message) for message in reversed(read.messages))
+    id = next(filter(None, ids), None)
+    record = read_by_ids(connection, key, frozenset({id})).get(id) if id else None
+    is_whole = read.is_whole and not from_consolidated and len(chosen) >= len(read.messages)
+    has_unknown = any(_may_think(message) for message in chosen)
+    rows = _changes.run(connection, {"key": key}) if has_unknown else ()
+    changes = [(seq, 0 if kind in _ANYWHERE else after) for seq, kind, after in rows]
+    return Excerpt(chosen, recorded, is_whole, changes, record)
+
+
+_ANYWHERE: Final = ("drop_sent", "undo", "redo", "fork")
+"""The changes after which any earlier message can differ."""
+
+_changes: Final = Statement(
+    sa.select(CHANGE.c.seq, CHANGE.c.kind, CHANGE.c.after_seq).where(CHANGE.c.session_key == KEY)
+)
+
+
+def _may_think(message: Message) -> bool:
+    is_answer = message.role.canonical is MessageRole.ASSISTANT and message.request is None
+    return is_answer and bool(message.extra or isinstance(message.content, list))
 
 
 def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Iterator[list[Message]]:
