@@ -14,8 +14,6 @@ from lango_store.tables import Base, live_at
 SESSION: Final = Base.metadata.tables["lango_session"]
 MESSAGE: Final = Base.metadata.tables["lango_message"]
 TURN: Final = Base.metadata.tables["lango_turn"]
-DRAFT: Final = Base.metadata.tables["lango_draft"]
-INBOX: Final = Base.metadata.tables["lango_inbox"]
 PAYLOAD: Final = Base.metadata.tables["lango_payload"]
 CHANGE: Final = Base.metadata.tables["lango_change"]
 VALUE: Final = Base.metadata.tables["lango_value"]

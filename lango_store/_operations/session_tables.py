@@ -59,7 +59,7 @@ class SessionTable:
 def describe(metadata: sa.MetaData) -> dict[sa.Table, SessionTable]:
     """Return the descriptions of all tables that have one; raise TypeError for a table that says nothing."""
     described: dict[sa.Table, SessionTable] = {}
-    for table in metadata.tables.values():
+    for table in sorted(metadata.tables.values(), key=lambda table: table.name != "lango_session"):
         if "stored" not in table.info:
             raise TypeError(f"table {table.name} does not say what backups, copies and forks do with its rows")
         if table.info["stored"] is not None:

@@ -1,6 +1,6 @@
 """What the definition of a table consists of: columns and constraints that many tables have, and its description."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -27,7 +27,7 @@ class Stored:
         in_forks: True if a fork of a session copies the rows.
         unset: Columns that a copy of a row does not get.
         ids: Text columns with ids, which are limited in length and not empty.
-        embedded: A JSON column with an object, whose members backups have in the place of the column.
+        embedded: A JSON column with a message without its id, whose members backups have in the place of the column.
         types: The types of JSON columns that cannot have any JSON, with a description.
         of_message: The column with the `seq` of the message that a row belongs to. A row is deleted with its message,
             and a fork without the message leaves it out. A row with NULL belongs to no message.
@@ -53,6 +53,27 @@ class Stored:
 def stored(kind: str, **facts: Any) -> dict[str, Any]:
     """Return the description of a table, for its `__table_args__`. The facts are those of `Stored`."""
     return {"info": {"stored": Stored(kind, **facts)}}
+
+
+@dataclass(frozen=True)
+class SessionPart:
+    """What the core or a room adds to the table of sessions, besides the columns.
+
+    Attributes:
+        constraints: Constraints and indexes.
+        unset: Columns that a copy of a session does not get.
+        ids: Text columns with ids.
+    """
+
+    constraints: tuple[sa.schema.SchemaItem, ...]
+    unset: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+
+
+def session_table(parts: Sequence[SessionPart]) -> tuple[Any, ...]:
+    """Return the `__table_args__` of the table of sessions."""
+    unset, ids = (tuple(name for part in parts for name in getattr(part, fact)) for fact in ("unset", "ids"))
+    return (*(each for part in parts for each in part.constraints), stored("session", unset=unset, ids=ids))
 
 
 NOT_STORED_ELSEWHERE: Final[dict[str, Any]] = {"info": {"stored": None}}

@@ -10,13 +10,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._engine.untrusted_files import guard, guard_fault
-from lango_store._operations.binds import CHANGE, INBOX, IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
+from lango_store._operations.binds import CHANGE, IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
 from lango_store._operations.log import changes, counters, payloads, removals
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.portable_rows import RowEncoder
 from lango_store._operations.maintenance.transfer import Row
 from lango_store._operations.rows import WAITING_FIELDS
 from lango_store._operations.session_tables import TABLES
+from lango_store._rooms.turns_in_progress.tables import INBOX
 from lango_store._rows.columns import RoleColumn
 from lango_store._rows.encoding import checked_key
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownFeature

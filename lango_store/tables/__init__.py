@@ -4,6 +4,10 @@ The classes have a separate `metadata`, so that your `SQLModel.metadata` does no
 only to read. Write with the methods of the store, which validate values and maintain the session's counters.
 """
 
+from sqlmodel import Relationship
+
+from lango_store._rows.definitions import session_table
+
 # isort: off
 # Backups have the rows in this order, and their digests depend on it: the core first, then each room.
 from lango_store.tables.core import (
@@ -14,26 +18,49 @@ from lango_store.tables.core import (
     VERSION_TABLE,
     Base,
     ChangeRow,
-    DraftRow,
     FeatureRow,
-    InboxRow,
     MessageRow,
     PayloadRow,
-    SessionRow,
+    OF_SESSION,
+    SessionColumns,
     SharedValueRow,
     TurnRow,
     ValueRow,
     expired_at,
     live_at,
 )
+from lango_store._rooms.turns_in_progress import tables as turns_in_progress
+from lango_store._rooms.turns_in_progress.tables import DraftRow, InboxRow
 from lango_store._rooms.tool_calls.tables import CallRow, SuspensionRow
 from lango_store._rooms.versions.tables import RemovedMessageRow, RemovedTurnRow
 
 # isort: on
 
+_PARTS = [OF_SESSION, turns_in_progress.OF_SESSION]
+
+
+class SessionRow(turns_in_progress.SessionColumns, SessionColumns, table=True):
+    """A row of `lango_session`: one session.
+
+    The attributes are the columns, which the documentation explains on the page "Tables and columns".
+
+    Attributes:
+        meta: The column `metadata`. SQLAlchemy reserves that name.
+        messages: The messages of the session, for queries that load them with `selectinload`; read-only.
+    """
+
+    __tablename__ = "lango_session"
+    __table_args__ = session_table(_PARTS)
+
+    messages: list["MessageRow"] = Relationship(
+        sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}
+    )
+
+
 __all__ = ["BASELINE", "FEATURE_TABLE", "KNOWN_FEATURES", "SCHEMA_REVISION", "VERSION_TABLE", "expired_at", "live_at"]
-__all__ += ["Base", "ChangeRow", "DraftRow", "FeatureRow", "InboxRow", "MessageRow", "PayloadRow"]
+__all__ += ["Base", "ChangeRow", "FeatureRow", "MessageRow", "PayloadRow"]
 __all__ += ["SessionRow", "SharedValueRow", "TurnRow", "ValueRow"]
+__all__ += ["DraftRow", "InboxRow"]
 __all__ += ["CallRow", "SuspensionRow"]
 __all__ += ["RemovedMessageRow", "RemovedTurnRow"]
 

@@ -4,12 +4,13 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlmodel import Field, Relationship
+from sqlmodel import Field
 
 from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store._rows.definitions import BASELINE as BASELINE
 from lango_store._rows.definitions import (
     NOT_STORED_ELSEWHERE,
+    SessionPart,
     counter,
     index_where,
     index_where_set,
@@ -33,26 +34,8 @@ KNOWN_FEATURES: Final = frozenset({"payloads"})
 """The features that this release supports. A database that uses any other feature raises `UnknownFeature`."""
 
 
-class SessionRow(Base, table=True):
-    """A row of `lango_session`: one session.
-
-    The attributes are the columns, which the documentation explains on the page "Tables and columns".
-
-    Attributes:
-        meta: The column `metadata`. SQLAlchemy reserves that name.
-        messages: The messages of the session, for queries that load them with `selectinload`; read-only.
-    """
-
-    __tablename__ = "lango_session"
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
-        sa.Index("ix_lango_session_updated_at", "updated_at", "key"),
-        index_where_set("user_id", "ix_lango_session_user_id", "user_id", "updated_at", "key"),
-        index_where_set("agent_id", "ix_lango_session_agent_id", "agent_id", "updated_at", "key"),
-        index_where_set("expires_at", "ix_lango_session_expires_at", "expires_at"),
-        index_where_set("owed_at", "ix_lango_session_owed_at", "owed_at", "key"),
-        stored("session", unset=("incarnation", "revision", "lease_token", "lease_until")),
-    )
+class SessionColumns(Base):
+    """The columns of `lango_session` that the core uses. `SessionRow` also has those of rooms."""
 
     key: str = key()
     agent_id: str | None = Field(default=None, sa_type=KEY_TEXT)
@@ -78,17 +61,6 @@ class SessionRow(Base, table=True):
     forked_from: str | None = Field(default=None, sa_type=KEY_TEXT)
     incarnation: int = counter()
     revision: int = counter()
-    lease_token: int | None = Field(default=None, sa_type=sa.BigInteger)
-    lease_turn: str | None = Field(default=None, sa_type=KEY_TEXT)
-    lease_until: datetime | None = Field(default=None, sa_type=TimeColumn)
-    owed_at: datetime | None = Field(default=None, sa_type=TimeColumn)
-    waiting: int | None = Field(default=None, sa_type=sa.BigInteger)
-    attempts: int | None = Field(default=None, sa_type=sa.BigInteger)
-    last_error: str | None = Field(default=None, sa_type=TEXT)
-
-    messages: list["MessageRow"] = Relationship(
-        sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}
-    )
 
     @classmethod
     def live(cls, now: datetime) -> sa.ColumnElement[bool]:
@@ -107,6 +79,18 @@ class SessionRow(Base, table=True):
     def to_info(self) -> SessionInfo:
         """Convert the row to the value that `Conversation.info` returns."""
         return SessionInfo.model_validate(_values(self, SessionInfo))
+
+
+OF_SESSION: Final = SessionPart(
+    constraints=(
+        sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
+        sa.Index("ix_lango_session_updated_at", "updated_at", "key"),
+        index_where_set("user_id", "ix_lango_session_user_id", "user_id", "updated_at", "key"),
+        index_where_set("agent_id", "ix_lango_session_agent_id", "agent_id", "updated_at", "key"),
+        index_where_set("expires_at", "ix_lango_session_expires_at", "expires_at"),
+    ),
+    unset=("incarnation", "revision"),
+)
 
 
 class TurnColumns(Base):
@@ -266,48 +250,6 @@ class ValueRow(Base, table=True):
     updated_at: datetime = Field(sa_type=TimeColumn)
 
 
-class DraftRow(Base, table=True):
-    """A row of `lango_draft`: a piece of an answer that is not in the log yet."""
-
-    __tablename__ = "lango_draft"
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_draft"),
-        session_reference("fk_lango_draft_session"),
-        stored(
-            "draft", name="piece {n}", since="0103", in_forks=False, ids=("turn_id",), types={"piece": (str, "text")}
-        ),
-    )
-
-    session_key: str = key()
-    n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
-    token: int = Field(sa_type=sa.BigInteger)
-    turn_id: str = Field(sa_type=KEY_TEXT)
-    piece: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
-    written_at: datetime = Field(sa_type=TimeColumn)
-
-
-class InboxRow(Base, table=True):
-    """A row of `lango_inbox`: a message that waits for the next turn. `n` is the order of arrival.
-
-    Attributes:
-        message: The fields of the message, except `id` and `created_at`.
-    """
-
-    __tablename__ = "lango_inbox"
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_inbox"),
-        session_reference("fk_lango_inbox_session"),
-        index_where_set("id", "uq_lango_inbox_id", "session_key", "id", unique=True),
-        stored("inbox_message", name="inbox message {n}", since="0103", in_forks=False, embedded="message"),
-    )
-
-    session_key: str = key()
-    n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
-    id: str | None = Field(default=None, sa_type=KEY_TEXT)
-    message: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
-    created_at: datetime = Field(sa_type=TimeColumn)
-
-
 class SharedValueRow(Base, table=True):
     """A row of `lango_shared_value`: one named value of a scope."""
 
@@ -332,7 +274,7 @@ class FeatureRow(Base, table=True):
     name: str = key()
 
 
-def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:
+def _values(row: SessionColumns | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:
     """Return the columns of a row by the names of the value's fields, without NULLs."""
     named = {name: getattr(row, "meta" if name == "metadata" else name, None) for name in kind.model_fields}
     return {name: value for name, value in named.items() if value is not None}
@@ -340,14 +282,16 @@ def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> 
 
 # The only comparison of `expires_at` with a time: it is made in SQL, never in Python.
 
-_EXPIRES_AT: Final = Base.metadata.tables["lango_session"].c.expires_at
+
+def _expires_at() -> sa.Column[Any]:
+    return Base.metadata.tables["lango_session"].c.expires_at
 
 
 def live_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
     """Return the condition that a session is live at a time."""
-    return sa.or_(_EXPIRES_AT.is_(None), moment < _EXPIRES_AT)
+    return sa.or_(_expires_at().is_(None), moment < _expires_at())
 
 
 def expired_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
     """Return the condition that a session has expired at a time."""
-    return moment >= _EXPIRES_AT
+    return moment >= _expires_at()

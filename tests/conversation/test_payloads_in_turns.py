@@ -12,7 +12,7 @@ from support.statements import watched
 from support.turns import messages_of
 
 from lango_store import Message, Store, ToolCall
-from lango_store._operations.binds import INBOX
+from lango_store._rooms.turns_in_progress.tables import INBOX
 from lango_store.testing import Clock
 
 

@@ -8,11 +8,12 @@ import factory
 import sqlalchemy as sa
 
 from lango_store import DamagedMessage, Store
-from lango_store._operations.binds import DRAFT, INBOX, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.portable_rows import Fields, decode_row
 from lango_store._operations.maintenance.transfer import Row
 from lango_store._operations.session_tables import TABLES
+from lango_store._rooms.turns_in_progress.tables import DRAFT, INBOX
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
 
 _PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": SHARED_VALUE, "value": VALUE, "piece": DRAFT, "n": INBOX}

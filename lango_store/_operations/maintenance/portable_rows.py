@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
-from lango_store._operations.binds import CHANGE, INBOX, MESSAGE, PAYLOAD, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store._operations.log import counters
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.transfer import Row
@@ -107,6 +107,8 @@ class RowEncoder:
             moment = fields.get(name)
             if moment is not None and not (type(moment) is datetime and moment.tzinfo is UTC):
                 fields[name] = _encode_time(name, moment)
+        if embedded:
+            return row | self._encode_embedded(embedded, fields)
         encode = _ENCODERS.get(table)
         return row | (_encode_columns(described, fields) if encode is None else encode(self, fields))
 
@@ -152,11 +154,13 @@ class RowEncoder:
         if ttl is not None and not (type(ttl) in (int, float) and 0 < ttl <= MAX_TTL.total_seconds()):
             raise InvalidValue("ttl_seconds", f"{quoted(ttl)} is not a time to live")
         self._session = dict.fromkeys(counters.NAMES) | fields
-        return encode_session(fields) | {
-            "ttl_seconds": None if ttl is None else float(ttl),
-            "lease_turn": encode_id(fields.get("lease_turn")),
-            "last_error": encode_text(fields.get("last_error"), "last_error"),
+        described = TABLES[SESSION]
+        texts = {name: fields.get(name) for name in described.texts if name not in SessionInfo.model_fields}
+        of_rooms = {
+            name: encode_id(text) if name in described.stored.ids else encode_text(text, name)
+            for name, text in texts.items()
         }
+        return encode_session(fields) | of_rooms | {"ttl_seconds": None if ttl is None else float(ttl)}
 
     def _encode_turn(self, fields: Fields) -> Row:
         turn = _validated(Turn, fields)
@@ -217,12 +221,13 @@ class RowEncoder:
         self._counted["last_seq"] = max(self._counted["last_seq"], fields["seq"])
         return _encode_columns(TABLES[CHANGE], fields)
 
-    def _encode_inbox_message(self, fields: Fields) -> Row:
-        message = fields["message"]
+    def _encode_embedded(self, name: str, fields: Fields) -> Row:
+        """Encode a row with a message in one column, and with its id."""
+        message = fields[name]
         if unknown := message.keys() - {*WAITING_FIELDS}:
             raise InvalidValue(min(unknown), "is not a field of a waiting message")
         encoded = encode_message(_validated(Message, fields | message))
-        return fields | {"id": encoded["id"], "message": encode_waiting(encoded)}
+        return fields | {"id": encoded["id"], name: encode_waiting(encoded)}
 
     def _encode_value(self, fields: Fields) -> Row:
         table, owner = (SHARED_VALUE, "scope") if "scope" in fields else (VALUE, "session_key")
@@ -235,7 +240,6 @@ _ENCODERS: Final = {
     TURN: RowEncoder._encode_turn,
     MESSAGE: RowEncoder._encode_message,
     CHANGE: RowEncoder._encode_change,
-    INBOX: RowEncoder._encode_inbox_message,
     PAYLOAD: RowEncoder._encode_payload,
     VALUE: RowEncoder._encode_value,
     SHARED_VALUE: RowEncoder._encode_value,

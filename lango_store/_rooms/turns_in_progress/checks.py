@@ -5,9 +5,10 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store._operations.binds import INBOX, SESSION, of_session
+from lango_store._operations.binds import SESSION, of_session
 from lango_store._parts.checks import Check, Fault, lock, shown
 from lango_store._rooms.turns_in_progress import owed
+from lango_store._rooms.turns_in_progress.tables import INBOX
 
 _AWAITS_NOTHING: Final = sa.and_(owed.has(owed.IN_INBOX), ~sa.exists().where(of_session(INBOX, SESSION.c.key)))
 """The condition that a session waits for a turn that takes its inbox, which has no messages."""

@@ -9,13 +9,14 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import DRAFT, numbered_insert, of_session, text
+from lango_store._operations.binds import numbered_insert, of_session, text
 from lango_store._operations.log import appends, messages
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import sessions
 from lango_store._rooms.turns_in_progress import leases
 from lango_store._rooms.turns_in_progress.errors import DraftNotFound, TurnInProgress
+from lango_store._rooms.turns_in_progress.tables import DRAFT
 from lango_store._rooms.turns_in_progress.values import Draft
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_json

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
-    INBOX,
     MESSAGE,
     NOW,
     SESSION,
@@ -27,6 +26,7 @@ from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import Expected
 from lango_store._rooms.turns_in_progress import owed
 from lango_store._rooms.turns_in_progress.leases import Lease
+from lango_store._rooms.turns_in_progress.tables import INBOX
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._rows.payloads import Threshold

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, IfTimeBound, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import DRAFT, IS_STORED_TURN, LIVE, NOW, SESSION, column, number, of_session, text
+from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, column, number, of_session, text
 from lango_store._operations.rows import session_value, stored_time, whole_number
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.guards import GuardSql
@@ -24,6 +24,7 @@ from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected
 from lango_store._rooms.turns_in_progress import owed
 from lango_store._rooms.turns_in_progress.errors import LeaseLost, TurnInProgress
+from lango_store._rooms.turns_in_progress.tables import DRAFT
 from lango_store._rooms.turns_in_progress.values import OpenTurn
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
-    DRAFT,
     IS_STORED_TURN,
     LIVE_SESSION,
     MESSAGE,
@@ -41,6 +40,7 @@ from lango_store._operations.session.sessions import Expected
 from lango_store._operations.session_tables import MESSAGES
 from lango_store._rooms.turns_in_progress import drafts, leases, owed
 from lango_store._rooms.turns_in_progress.leases import Lease, Retry
+from lango_store._rooms.turns_in_progress.tables import DRAFT
 from lango_store._rows.encoding import decode_json
 from lango_store._rows.payloads import Threshold
 from lango_store._values.model import Message, Turn
