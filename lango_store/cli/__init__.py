@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lango_store._rooms.examination import commands as examination
+from lango_store._rooms.prompts import commands as prompts
 from lango_store._rooms.search import commands as search
 from lango_store._rooms.stats import commands as stats
 from lango_store._rooms.tool_calls.commands import calls, suspensions
@@ -22,7 +23,6 @@ from lango_store.cli import (
     interchange,
     maintenance,
     payloads,
-    prompt,
     serve,
     sessions,
     streams,
@@ -58,7 +58,8 @@ app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
 app.command(epilog=example("tail telegram:42 -f --url sqlite:///agent.db"))(tail.tail)
 app.command(epilog=example("owed --url sqlite:///agent.db"))(owed.owed)
 app.command(epilog=example("demo --kill"))(demo.demo)
-sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompt.prompt)
+sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompts.prompt)
+sessions.app.command(epilog=example("sessions check --model claude-opus-5-5 --url sqlite:///agent.db"))(prompts.check)
 sessions.app.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))(versions.changes)
 sessions.app.command(epilog=example("sessions undo telegram:42 --url sqlite:///agent.db"))(versions.undo)
 app.add_typer(sessions.app, name="sessions")

@@ -60,3 +60,22 @@ def test_prompt_command_refuses_step_without_last(url: str) -> None:
     done = run("sessions", "prompt", "k", "--step", "8", "--url", url)
     assert done.returncode == 2
     assert "give last as well" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_commands_print_the_thinking_that_is_left_out_and_list_its_sessions(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    blocks = [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}, {"type": "text", "text": "Hello"}]
+    with Store(url) as store:
+        for key in ("edited", "sound"):
+            conversation = store.open(key, messages=[Message.user("Hi")])
+            request = conversation.history(model="claude-opus-5-5", system="Be kind.")
+            conversation.append_message(Message.assistant(blocks), request=request)
+        store.conversation("edited").edits.update(1, Message.user("Hello?"))
+    model = ("--model", "claude-opus-5-5", "--url", url)
+    done = run("sessions", "prompt", "edited", "--check", *model)
+    assert (done.returncode, done.stdout.count("message 3: thinking: ")) == (1, 1)
+    done = run("sessions", "check", *model)
+    assert (done.returncode, done.stdout) == (1, "edited\tthinking: 1\n")
+    assert run("sessions", "check", "--prefix", "sound", *model).returncode == 0
+    done = run("sessions", "check", "--provider", "bedrock", *model)
+    assert sorted(done.stdout.splitlines()) == ["edited\tthinking: 1", "sound\tthinking: 1"]

@@ -1,6 +1,7 @@
-"""`lango-store sessions prompt`: print a prompt, or how much of the prompts a provider's cache can reuse."""
+"""`lango-store sessions prompt` and `check`: prompts, their repairs, and how much of them a cache can reuse."""
 
 import json
+from collections import Counter
 from itertools import pairwise
 from typing import Annotated
 
@@ -8,8 +9,17 @@ import typer
 
 from lango_store import window
 from lango_store._rooms.prompts.reading import Budget, simulated
-from lango_store.cli.options import Key, UrlOption, flag, open_store, option
-from lango_store.cli.output import quantity
+from lango_store.cli.options import Agent, Key, Prefix, UrlOption, User, flag, open_store, option
+from lango_store.cli.output import printable, quantity
+
+Format = Annotated[
+    window.Format | None,
+    option(
+        "FORMAT", "Of the API: openai, openai-responses, anthropic or gemini. Default: that of the model, or openai."
+    ),
+]
+Model = Annotated[str | None, option("NAME", "The model that gets the prompt. Default: an unknown one.")]
+Provider = Annotated[str | None, option("NAME", "The provider of the model. Default: the vendor of the format.")]
 
 
 def prompt(
@@ -20,9 +30,9 @@ def prompt(
         int | None,
         option("NUMBER", "With --last: start the prompt after a seq that is a multiple of this number.", min=1),
     ] = None,
-    format: Annotated[
-        window.Format, option("FORMAT", "Of the API: openai, openai-responses, anthropic or gemini.")
-    ] = "openai",
+    format: Format = None,
+    model: Model = None,
+    provider: Provider = None,
     check: Annotated[bool, flag("--check", "Print what differs from the log, and why.")] = False,
     reuse: Annotated[bool, flag("--reuse", "Print which share of the prompts a cache can reuse.")] = False,
 ) -> None:
@@ -43,7 +53,8 @@ def prompt(
         raise typer.BadParameter(str(error)) from None
     with open_store(url) as store:
         if not reuse:
-            messages = store.conversation(key).history(last=last, step=step, format=format)
+            conversation = store.conversation(key)
+            messages = conversation.history(last=last, step=step, format=format, model=model, provider=provider)
             for line in map(_line, messages.repairs) if check else map(json.dumps, messages):
                 print(line)
             raise typer.Exit(1 if check and messages.repairs else 0)
@@ -61,3 +72,30 @@ def prompt(
 
 def _line(repair: window.Repair) -> str:
     return f"message {repair.seq}: {repair.kind}: {repair.text}"
+
+
+def check(
+    url: UrlOption = None,
+    format: Format = None,
+    model: Model = None,
+    provider: Provider = None,
+    agent: Agent = None,
+    user: User = None,
+    prefix: Prefix = None,
+) -> None:
+    """List the sessions whose next prompt is repaired or loses thinking.
+
+    Each line has the key of a session, and how often each kind of repair
+    occurs. `sessions prompt KEY --check` prints the repairs of a session.
+    Exit code 1 if there are any.
+    """
+    found = False
+    with open_store(url) as store:
+        for info in store.iter_sessions(agent_id=agent, user_id=user, key_prefix=prefix):
+            repairs = store.conversation(info.key).history(format=format, model=model, provider=provider).repairs
+            # The next request has the user's next message at its end.
+            counts = Counter(repair.kind for repair in repairs if repair.kind != "last answer")
+            if counts:
+                print(f"{printable(info.key)}\t{', '.join(f'{kind}: {count}' for kind, count in counts.items())}")
+                found = True
+    raise typer.Exit(1 if found else 0)
