@@ -94,7 +94,7 @@ def _panel(body: RenderableType, title: str, **options: Any) -> Panel:
     return Panel(body, title=Text(one_line(title), style="bold"), title_align="left", **options)
 
 
-def _part(part: Part) -> str:
+def _part(part: Part, indent: int | None = 2) -> str:
     if isinstance(part, Native):
         part = part.shown
     match part:
@@ -107,11 +107,11 @@ def _part(part: Part) -> str:
         case Call():
             return f"→ {part.name}({'' if part.arguments is None else _plain(part.arguments)})"
         case Result():
-            output = "\n".join(map(_part, read(part.content, is_data=True)))
+            output = "\n".join(_part(each, None) for each in read(part.content, is_data=True))
             return f"← {part.name or part.id or ''}{' failed' if part.failed else ''}: {output}"
         case Source():
             return f"[{part.title or 'source'}] {part.url or ''}"
-    return _json(part.block)
+    return _json(part.block, indent)
 
 
 def _plain(value: Any) -> str:

@@ -50,6 +50,7 @@ class Form:
         roles: The kinds of parts that a message of a role can have, for "user", "assistant", "tool" and "system". A
             kind that is not in it is written as text, or left out.
         render: Writes entries as messages, for forms that are prompts.
+        records: The author of records whose contents are blocks of the form, and parts of the answer that follows them.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Form:
     writers: Mapping[type, Writer]
     roles: Mapping[str, Iterable[type]]
     render: Callable[..., list[Block]] | None = None
+    records: str = ""
     _by_role: dict[str, dict[type, Writer]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -136,4 +136,5 @@ RESPONSES: Final = Form(
         "system": (Text,),
     },
     render,
+    records="openai_agents",
 )

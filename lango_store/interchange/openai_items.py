@@ -14,7 +14,7 @@ from lango_store.errors import InvalidMessage
 from lango_store.interchange.fidelity import mapping, storable_text
 from lango_store.window.repair import Repairer
 
-NAME: Final = "openai_agents"
+NAME: Final = RESPONSES.records
 """The name under which the rest of an item is stored in `extra`, and the author of records."""
 
 Item = Any

@@ -8,7 +8,7 @@ the calls, so that the prompt of the next call begins with the prompt of this on
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -16,7 +16,21 @@ from typing import Any, Final, Literal
 
 from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store._values.value import Value
-from lango_store.content import Call, Entry, Form, Native, Note, Result, Text, as_object, ignore, parts, read
+from lango_store.content import (
+    Call,
+    Entry,
+    Form,
+    Native,
+    Note,
+    Part,
+    Result,
+    Text,
+    Thinking,
+    as_object,
+    ignore,
+    parts,
+    read,
+)
 from lango_store.content.reading import output_of
 from lango_store.content.text import sound
 from lango_store.window.providers import Target
@@ -186,12 +200,24 @@ class Repairer:
         return False
 
     def entries(self, messages: Iterable[Message]) -> Iterator[Entry]:
-        """Yield an entry for each message that is not a record, and for each result of a tool."""
+        """Yield an entry for each message that is not a record, and for each result of a tool.
+
+        Records whose contents are blocks of the form are parts of the answer that follows them.
+        """
+        before: list[Entry] = []  # of records
         for message in messages:
-            if message.role is MessageRole.RECORD:
-                continue
             role, note = message.role.canonical._value_, self.noting(message)
-            found = parts(message, partial(sound, on_fault=partial(note, _SURROGATES)))
+            clean = partial(sound, on_fault=partial(note, _SURROGATES))
+            if message.role is MessageRole.RECORD:
+                if blocks := self._recorded_parts(message, clean):
+                    before.append(Entry(message, "assistant", blocks, note))
+                continue
+            found = parts(message, clean)
+            if role == "assistant":
+                found[:0] = [part for entry in before for part in entry.parts]
+            else:
+                yield from before
+            before = []
             results = [part for part in found if type(part) is Result]
             if not results and (role == "assistant" or not any(type(part) is Call for part in found)):
                 yield Entry(message, role, found, note)
@@ -204,6 +230,18 @@ class Repairer:
             own = [Entry(message, role, rest, note)] if is_own else []
             answers = [Entry(message, "tool", [result], note) for result in results]
             yield from own + answers if role == "assistant" else answers + own
+        yield from before
+
+    def _recorded_parts(self, record: Message, clean: Callable[[Any], Any]) -> list[Part]:
+        """Return the parts of a record whose content is a block that only models of the form read."""
+        if self._form is None or record.author != (self._form.records or None):
+            return []
+        found, own = read([clean(record.content)]), self._form.name
+        return [
+            part
+            for part in found
+            if (type(part) is Thinking and part.issuer == own) or (type(part) is Native and part.form == own)
+        ]
 
     # Exactly one result for each call
 
@@ -222,13 +260,15 @@ class Repairer:
                 if calls := entry.calls:
                     asker = by_seq[seq] = _Exchange(entry, calls)
                     for index, call in enumerate(calls):
-                        if (seq, index) not in known:
+                        if (seq, call.position) not in known:
                             open_calls[call.id].append((asker, index))
                 exchanges.append(asker or entry)
                 continue
             if seq in self._recorded:
-                asked, index = self._recorded[seq]
-                target = (by_seq[asked], index) if asked in by_seq and index < len(by_seq[asked].results) else None
+                asked, position = self._recorded[seq]
+                exchange = by_seq.get(asked)
+                found = [] if exchange is None else [call.position for call in exchange.calls]
+                target = (exchange, found.index(position)) if exchange is not None and position in found else None
             elif (target := _call_of(entry.parts[0], asker, open_calls)) is not None:
                 open_calls[target[0].calls[target[1]].id].remove(target)
             if target is None:

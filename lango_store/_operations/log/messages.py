@@ -388,6 +388,20 @@ def read_last_of_prompt(
     return LastMessages(messages, None, is_whole, _decoder(connection, key, "load")([rows]))
 
 
+def _build_records(_: Dialect) -> sa.Executable:
+    in_window = (of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), IS_RECORD)
+    return sa.select(*MESSAGE_COLUMNS).where(*in_window, MESSAGE.c.author == text("author")).order_by(MESSAGE.c.seq)
+
+
+_records = Statement(_build_records)
+
+
+def read_records(connection: AnyConnection, now: Moment, key: str, author: str) -> list[Message]:
+    """Read the records of an author in the window of a live session."""
+    values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "author": author}
+    return _decoder(connection, key, "load")([_records.run(connection, values)])
+
+
 def _build_instructions(_: Dialect) -> sa.Executable:
     of_window = (of_session(MESSAGE), MESSAGE.c.seq >= number("first"), ~IS_RECORD)
     roles = (sa.literal_column(f"'{role.value}'", sa.Text()) for role in sorted(INSTRUCTIONS))

@@ -7,6 +7,7 @@ from lango_store import window
 from lango_store._parts.groups import SessionPart
 from lango_store._rooms.prompts import instructions, reading
 from lango_store._rooms.prompts.instructions import SystemChanges
+from lango_store.content import RESPONSES
 from lango_store.window.providers import format_of
 
 
@@ -41,7 +42,9 @@ class InConversation(SessionPart):
 
         Args:
             format: "openai" (chat completions), "openai-responses", "anthropic" or "gemini". Defaults to that of the
-                model: "anthropic" for Claude, "gemini" for Gemini, otherwise "openai".
+                model: "anthropic" for Claude, "gemini" for Gemini, otherwise "openai". In "openai-responses", the
+                reasoning and other items that `LangoSession` stores as records are parts of the prompt, and no limit
+                counts them.
             model: The model that gets the prompt. Its rules decide which thinking the prompt has. Defaults to an
                 unknown model, for which the strictest rules of the format are used.
             provider: The provider that gets the prompt, such as `bedrock` or `deepseek`. Thinking of other providers is
@@ -85,7 +88,8 @@ class InConversation(SessionPart):
         budget = reading.Budget(last, max_tokens, step, step_tokens)
         format = format or format_of(model)
         is_request = format == "anthropic" or any(each is not None for each in (model, provider, system, tools))
-        several = from_consolidated or max_tokens is not None or is_request
+        records = RESPONSES.records if format == RESPONSES.name else ""
+        several = from_consolidated or max_tokens is not None or is_request or bool(records)
         read = self._context.read_together if several else self._context.read
         excerpt = read(
             reading.history,
@@ -94,6 +98,7 @@ class InConversation(SessionPart):
             from_consolidated=from_consolidated,
             count=self._context.token_counter,
             is_request=is_request,
+            records=records,
         )
         sent = instructions.settle(self.key, excerpt, system, tools, system_changes)
         prompt = window.prompt(

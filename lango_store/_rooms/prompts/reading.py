@@ -11,7 +11,14 @@ from lango_store import window
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import CHANGE, KEY
-from lango_store._operations.log.messages import ALL, LastMessages, check_count, read_by_ids, read_last_of_prompt
+from lango_store._operations.log.messages import (
+    ALL,
+    LastMessages,
+    check_count,
+    read_by_ids,
+    read_last_of_prompt,
+    read_records,
+)
 from lango_store._operations.session import sessions
 from lango_store._rooms.tool_calls import calls
 from lango_store._values.model import Message, MessageRole
@@ -88,12 +95,16 @@ def history(
     from_consolidated: bool,
     count: window.Count | None,
     is_request: bool,
+    records: str = "",
 ) -> Excerpt:
     """Read the prompt of a live session, the end of its window that fits the budget, and the calls of its results.
 
     One statement if the prompt has no results and is not cut; with `max_tokens`, `step_tokens` or `from_consolidated`,
     several. Instructions at the start of the window are read if the budget would cut them. With `is_request`, one more
     if answers have fingerprints, and one more if answers with blocks have none.
+
+    `records` is the author of records that are parts of the prompt. They are read from the first message of the prompt
+    on, and do not count in the budget.
     """
     newest, stored_tokens = None, 0
     if from_consolidated or budget.step_tokens is not None:
@@ -111,16 +122,31 @@ def history(
     chosen = _chosen(read, budget, stored_tokens, count)
     results = [message.seq for message in chosen if message.role.canonical is MessageRole.TOOL]
     recorded = calls.read_of_results(connection, key, results)
+    is_whole = read.is_whole and not from_consolidated and len(chosen) >= len(read.messages)
+    if records and chosen:
+        chosen = _with_records(chosen, read_records(connection, now, key, records), read, is_cut=not is_whole)
     if not is_request:
         return Excerpt(chosen, recorded)
     ids = (instructions_of(message) for message in reversed(read.messages))
     id = next(filter(None, ids), None)
     record = read_by_ids(connection, key, frozenset({id})).get(id) if id else None
-    is_whole = read.is_whole and not from_consolidated and len(chosen) >= len(read.messages)
     has_unknown = any(_may_think(message) for message in chosen)
     rows = _changes.run(connection, {"key": key}) if has_unknown else ()
     changes = [(seq, 0 if kind in _ANYWHERE else after) for seq, kind, after in rows]
     return Excerpt(chosen, recorded, is_whole, changes, record)
+
+
+def _with_records(
+    chosen: list[Message], records: Sequence[Message], read: LastMessages, *, is_cut: bool
+) -> list[Message]:
+    """Put records in their places among the chosen messages; if the window is cut, only those after the cut."""
+
+    def place(message: Message) -> tuple[bool, int]:
+        return message.turn_no is None or message.turn_no != read.summary_turn, message.seq
+
+    first = next((message for message in chosen if message not in read.leading), chosen[-1])
+    own = [record for record in records if not is_cut or place(record) > place(first)]
+    return sorted([*chosen, *own], key=place)
 
 
 _ANYWHERE: Final = ("drop_sent", "undo", "redo", "fork")
