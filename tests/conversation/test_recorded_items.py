@@ -91,7 +91,7 @@ def test_records_of_other_authors_are_in_no_prompt(store: Store) -> None:
 
 @pytest.mark.one_database
 def test_recorded_result_is_that_of_its_position_in_tool_calls() -> None:
-    blocks = [{"type": "tool_use", "id": id, "name": "pay", "input": {}} for id in ("b", "a")]
+    blocks: list[Any] = [{"type": "tool_use", "id": id, "name": "pay", "input": {}} for id in ("b", "a")]
     calls = [ToolCall(id=id, name="pay", arguments={}) for id in ("a", "b")]
     log = [
         Message.user("Pay twice."),
