@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.turns import databases
 from lango_store import Appended, AsyncStore, Message, Store
-from lango_store._features.tail.following import watcher_of
+from lango_store._rooms.tail.following import watcher_of
 
 SECONDS = 1.5
 IDLE_AFTER, IDLE = 12.0, 20.0

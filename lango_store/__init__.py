@@ -8,6 +8,7 @@ from lango_store._rooms.examination.values import Finding
 from lango_store._rooms.search.hits import SearchFilters
 from lango_store._rooms.search.values import SearchHit, SearchPage
 from lango_store._rooms.stats.values import Stats
+from lango_store._rooms.tail.values import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._rooms.tool_calls.effects import Effect
 from lango_store._rooms.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
 from lango_store._rooms.tool_calls.values import BegunCall, Suspension, SuspensionPage
@@ -16,7 +17,6 @@ from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedPag
 from lango_store._rooms.usage.values import UsageRow
 from lango_store._rooms.versions.groups import Edits, Versions
 from lango_store._rooms.versions.values import Change, Diff, Undone
-from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._values.model import (
     UNSET,
     Compaction,

@@ -13,7 +13,7 @@ import copy
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from datetime import timedelta
-from typing import Any, Concatenate, Self, TypedDict, Unpack, cast
+from typing import Any, Concatenate, Self, TypedDict, Unpack
 
 import sqlalchemy as sa
 
@@ -22,18 +22,17 @@ from lango_store._connections.context import DefaultTTL, TimeSource, TokenCounte
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
-from lango_store._features.tail import following
 from lango_store._operations.session.lists import Filter, Filters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
 from lango_store._rooms.examination import aio as examination
 from lango_store._rooms.search import aio as search
 from lango_store._rooms.stats import aio as stats
+from lango_store._rooms.tail import aio as tail
 from lango_store._rooms.tool_calls import aio as tool_calls
 from lango_store._rooms.turns_in_progress import aio as turns_in_progress
 from lango_store._rooms.usage import aio as usage
 from lango_store._rooms.versions import aio as versions
-from lango_store._values.events import Event
 from lango_store._values.model import Compaction, Message, SessionInfo, Unset
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize_async
@@ -329,7 +328,8 @@ class AsyncStore(
         if self._is_derived:
             return
         self._threads.close()
-        following.watcher_of(self.store._context).interrupt()
+        if (watcher := self.store._context.watcher) is not None:
+            watcher.interrupt()
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._threads.wait))
 
     async def __aenter__(self) -> Self:
@@ -341,8 +341,9 @@ class AsyncStore(
 
 class AsyncConversation(
     turns_in_progress.InConversation[AsyncRunningTurn],
-    tool_calls.InConversation,
     search.InConversation,
+    tail.InConversation,
+    tool_calls.InConversation,
     versions.InConversation,
     AsyncPart[Conversation],
 ):
@@ -398,33 +399,6 @@ class AsyncConversation(
         """
         messages = iterate(self._threads, self._twin._message_pages(after, before, page_size))
         return self._twin._context.telemetry.each_async("iter_messages", self.key, messages)
-
-    def tail(self, *, after: int | str = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
-        """Follow the session: yield its stored events after a position, then new events.
-
-        New events may come from any process. Each message is yielded once, in the order of `seq`. Waiting for an event
-        uses no thread and no connection.
-
-        Args:
-            after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. With a `seq`, whichever session has the key now is followed. With a cursor, the session that
-                the cursor came from is followed: if that session no longer exists, the only event is `Ended`, even if
-                another session has the key now.
-            follow: Wait for more events (default). If False, end after the stored ones.
-
-        Yields:
-            `Appended`, `Changed`, `Piece`, `TurnBegan`, `TurnEnded` and, if the session is deleted, replaced or
-            expires, `Ended`. Do not change the events: other calls of `tail` in this process may yield the same
-            objects.
-
-        Raises:
-            InvalidCursor: `after` is text, but not a cursor.
-            InvalidState: The store was closed; or `follow` is True and the store belongs to a transaction.
-        """
-        context = self._twin._context
-        reader = following.Reader(context, self.key, after, follow=follow)
-        events = following.follow_async(self._threads, reader)
-        return context.telemetry.each_async("tail", self.key, cast(AsyncGenerator[Event, None], events))
 
     async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
         """Replace the messages of the window with a summary, as `Conversation.compact` does.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from lango_store import _features, window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._features.tail import following
 from lango_store._operations.log import messages as log
 from lango_store._operations.log import payloads, removals, turns
 from lango_store._operations.log.messages import Damaged, PayloadMode, Range
@@ -24,6 +23,7 @@ from lango_store._parts.groups import SessionPart, session_group
 from lango_store._rooms.forks import groups as forks
 from lango_store._rooms.prompts import groups as prompts
 from lango_store._rooms.search import groups as search
+from lango_store._rooms.tail import groups as tail
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import in_turn
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
@@ -31,7 +31,6 @@ from lango_store._rooms.turns_in_progress import running_turn
 from lango_store._rooms.versions import earlier_logs
 from lango_store._rooms.versions import groups as versions
 from lango_store._services import appending
-from lango_store._values.events import Event
 from lango_store._values.model import (
     UNSET,
     Compaction,
@@ -101,6 +100,7 @@ class Conversation(
     search.InConversation,
     versions.InConversation,
     prompts.InConversation,
+    tail.InConversation,
     SessionPart,
 ):
     """A handle for one session.
@@ -384,30 +384,6 @@ class Conversation(
             page_size: The number of entries to read per statement, at least 1. Defaults to 500.
         """
         return (message for page in self._message_pages(after, before, page_size) for message in page)
-
-    def tail(self, *, after: int | str = 0, follow: bool = True) -> Generator[Event, None, None]:
-        """Follow the session: yield its stored events after a position, then new events.
-
-        New events may come from any process. Each message is yielded once, in the order of `seq`. Waiting for an event
-        blocks the thread, but holds no connection.
-
-        Args:
-            after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. With a `seq`, whichever session has the key now is followed. With a cursor, the session that
-                the cursor came from is followed: if that session no longer exists, the only event is `Ended`, even if
-                another session has the key now.
-            follow: Wait for more events (default). If False, end after the stored ones.
-
-        Yields:
-            `Appended`, `Changed`, `Piece`, `TurnBegan`, `TurnEnded` and, if the session is deleted, replaced or
-            expires, `Ended`. Do not change the events: other calls of `tail` in this process may yield the same
-            objects.
-
-        Raises:
-            InvalidCursor: `after` is text, but not a cursor.
-            InvalidState: The store was closed; or `follow` is True and the store belongs to a transaction.
-        """
-        return following.follow(following.Reader(self._context, self.key, after, follow=follow))
 
     def find_message(self, id: str) -> Message | None:
         """Return the message of the log with this `id`, or None.

@@ -16,7 +16,6 @@ from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
 from lango_store._features import Values
 from lango_store._features import maintenance as payloads
-from lango_store._features.tail.watcher import Watcher
 from lango_store._operations import derived_data
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.session import lists, sessions
@@ -28,6 +27,7 @@ from lango_store._rooms.examination import groups as examination
 from lango_store._rooms.search import groups as search
 from lango_store._rooms.search import state as search_index
 from lango_store._rooms.stats import groups as stats
+from lango_store._rooms.tail.watcher import Watcher
 from lango_store._rooms.tool_calls import groups as tool_calls
 from lango_store._rooms.tool_calls import waiting
 from lango_store._rooms.turns_in_progress import checks as checks_of_turns

@@ -7,6 +7,7 @@ from typing import Final
 
 ROOMS: Final = {
     "turns_in_progress": (),
+    "tail": ("turns_in_progress",),
     "tool_calls": ("turns_in_progress",),
     "prompts": ("tool_calls",),
     "usage": (),

@@ -12,6 +12,7 @@ from lango_store._rooms.examination import commands as examination
 from lango_store._rooms.prompts import commands as prompts
 from lango_store._rooms.search import commands as search
 from lango_store._rooms.stats import commands as stats
+from lango_store._rooms.tail import commands as tail
 from lango_store._rooms.tool_calls.commands import calls, suspensions
 from lango_store._rooms.turns_in_progress.commands import owed, turns
 from lango_store._rooms.usage import commands as usage
@@ -26,7 +27,6 @@ from lango_store.cli import (
     serve,
     sessions,
     streams,
-    tail,
 )
 from lango_store.cli.options import example
 from lango_store.cli.output import print_error

@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from subprocess import DEVNULL, PIPE, Popen
 from typing import IO, Any, Final
 
+from lango_store._rooms.tail.values import Appended, Piece
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
-from lango_store._values.events import Appended, Piece
 from lango_store._values.model import Message
 from lango_store.conversation import Conversation
 from lango_store.store import Store

@@ -17,12 +17,12 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 
 from lango_store._dialect import Moment
-from lango_store._features.tail import reading
-from lango_store._features.tail.reading import Cursor
 from lango_store._operations.log import messages as log
+from lango_store._rooms.tail import reading
+from lango_store._rooms.tail.reading import Cursor
+from lango_store._rooms.tail.values import Appended, Changed, Event, Piece
 from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._rooms.turns_in_progress import running
-from lango_store._values.events import Appended, Changed, Event, Piece
 from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.session import Session
 from lango_store._values.usage import numbers_by_path, tokens

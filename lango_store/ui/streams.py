@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 from pydantic import Field
 
 from lango_store import sse
-from lango_store._features.tail import reading
-from lango_store._features.tail.following import Reader, follow_async
-from lango_store._features.tail.reading import Cursor
+from lango_store._rooms.tail import reading
+from lango_store._rooms.tail.following import Reader, follow_async
+from lango_store._rooms.tail.reading import Cursor
+from lango_store._rooms.tail.values import Ended, Event, TurnBegan, TurnEnded
 from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._rooms.turns_in_progress import running
-from lango_store._values.events import Ended, Event, TurnBegan, TurnEnded
 from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.usage import total
 from lango_store._values.value import Value

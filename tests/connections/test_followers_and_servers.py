@@ -17,7 +17,7 @@ from support.processes import run_program
 from support.relay import Relay
 
 from lango_store import DatabaseUnavailable, SessionNotFound, Store, create_engine, schema
-from lango_store._features.tail.following import watcher_of
+from lango_store._rooms.tail.following import watcher_of
 
 
 @pytest.mark.slow

@@ -122,12 +122,16 @@ def test_links_on_the_pages_have_existing_targets() -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors of a page: its headings, and the members of the classes that mkdocstrings documents there."""
+    """Return the anchors of a page: its headings, and the names that mkdocstrings documents there."""
     text = path.read_text()
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     documented = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
     members = {f"{name}.{member}" for name in documented for member in dir(pydoc.locate(name))}
-    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings} | members
+    return (
+        {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+        | {*documented}
+        | members
+    )
 
 
 def test_promises_name_existing_tests() -> None:

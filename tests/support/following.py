@@ -9,7 +9,7 @@ from typing import Any
 from support.polling import until
 
 from lango_store import Appended, Event, Message, Store
-from lango_store._features.tail.following import watcher_of
+from lango_store._rooms.tail.following import watcher_of
 
 
 class Follower:

@@ -23,8 +23,8 @@ from lango_store import (
     Store,
     create_engine,
 )
-from lango_store._features.tail import watcher
-from lango_store._features.tail.following import watcher_of
+from lango_store._rooms.tail import watcher
+from lango_store._rooms.tail.following import watcher_of
 from lango_store.testing import Clock
 
 

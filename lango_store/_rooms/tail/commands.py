@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from rich.text import Text
 
-from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
+from lango_store._rooms.tail.values import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store.cli import streams
 from lango_store.cli.options import JsonOption, Key, UrlOption, flag, open_store, option
 from lango_store.cli.output import console, print_json, printable, say

@@ -8,11 +8,11 @@ from typing import Any, Final, cast
 
 from lango_store._connections.context import Context
 from lango_store._connections.threads import Threads
-from lango_store._features.tail import reading
-from lango_store._features.tail.reading import Cursor, EventBatch
-from lango_store._features.tail.watcher import Channel, Watcher
+from lango_store._rooms.tail import reading
+from lango_store._rooms.tail.reading import Cursor, EventBatch
+from lango_store._rooms.tail.values import Event
+from lango_store._rooms.tail.watcher import Channel, Watcher
 from lango_store._rows.encoding import checked_key
-from lango_store._values.events import Event
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState
 
 _RETRY: Final = 1.0

@@ -21,8 +21,8 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._engine.pool import is_listened_to, renew_lock_in_children
-from lango_store._features.tail import reading
-from lango_store._features.tail.reading import Cursor, EventBatch, State
+from lango_store._rooms.tail import reading
+from lango_store._rooms.tail.reading import Cursor, EventBatch, State
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
 logger = logging.getLogger("lango_store")

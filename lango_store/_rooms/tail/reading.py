@@ -34,10 +34,10 @@ from lango_store._operations.binds import (
 from lango_store._operations.log import messages as log
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, session_value, whole_number
 from lango_store._operations.session import sessions
+from lango_store._rooms.tail.values import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._rooms.turns_in_progress import drafts, leases, running
 from lango_store._rooms.turns_in_progress.tables import DRAFT
 from lango_store._rows.columns import as_stored
-from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._values.model import Message, Turn
 from lango_store.errors import InvalidCursor, quoted
 

@@ -1,0 +1,1 @@
+"""Readers that follow a session while it is written, also in browsers."""
