@@ -12,8 +12,9 @@ from urllib.parse import urlencode
 from lango_store._operations.binds import TURN
 from lango_store._operations.log import turns
 from lango_store._operations.session.lists import Filters, Order
+from lango_store._rooms.documents.document import render_header, render_log
+from lango_store._rooms.documents.page import PAGE_END, POLICY, escape_line, render_time, start_page
 from lango_store._rooms.search.values import SearchHit
-from lango_store._values.document import END, POLICY, escape_line, render_header, render_log, render_time, start_page
 from lango_store._values.model import Message, SessionInfo
 from lango_store.errors import (
     DamagedMessage,
@@ -218,7 +219,7 @@ async def _missing(request: Request, _: Exception) -> Response:
 
 
 def _page(title: str, body: str, status: int = 200) -> Response:
-    return HTMLResponse(f"{start_page(title, _POLICY)}{body}{END}", status_code=status)
+    return HTMLResponse(f"{start_page(title, _POLICY)}{body}{PAGE_END}", status_code=status)
 
 
 def _row(info: SessionInfo) -> str:

@@ -16,5 +16,6 @@ ROOMS: Final = {
     "stats": ("usage",),
     "examination": ("stats",),
     "search": (),
+    "documents": (),
 }
 """The rooms, each with the rooms that it builds on. It imports no other room."""

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lango_store import errors, schema
-from lango_store._values.document import ESCAPES, ON_ONE_LINE, PICTURES
+from lango_store._rooms.documents.characters import ESCAPES, ON_ONE_LINE, PICTURES
 
 Item = TypeVar("Item")
 Stored = TypeVar("Stored", bound=BaseModel)

@@ -13,7 +13,8 @@ from rich.console import Capture
 
 from lango_store._operations.session.levels import below
 from lango_store._operations.session.lists import Order
-from lango_store._values import document
+from lango_store._rooms.documents.document import render_section
+from lango_store._rooms.documents.page import PAGE_END, start_page
 from lango_store._values.model import UNSET, Message, SessionInfo
 from lango_store.cli.options import (
     Agent,
@@ -239,12 +240,12 @@ def show(
         infos = _family(store, info, expired=None if expired else False) if descendants else [info]
         if html is not None:
             with atomic_writer(html, replace=True) as file:
-                file.write(document.start_page(info.title or key).encode())
+                file.write(start_page(info.title or key).encode())
                 for info in infos:
                     turns = [] if expired or earlier else store.conversation(info.key).turns.list()
-                    for piece in document.render_section(info, messages(store, info.key), turns):
+                    for piece in render_section(info, messages(store, info.key), turns):
                         file.write(piece.encode())
-                file.write(document.END.encode())
+                file.write(PAGE_END.encode())
             print(f"written: {html}")
         elif json_:
             for info in infos:

@@ -12,7 +12,7 @@ from support.factories import message
 from support.polling import until
 
 from lango_store import Message, MessageRole, Store, ToolCall
-from lango_store._values.document import document
+from lango_store._rooms.documents.document import document
 
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 NASTY = "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">\u202eevil\x1b[2J\0"

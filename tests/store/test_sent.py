@@ -11,7 +11,7 @@ from support.factories import message
 from support.json_values import json_values
 
 from lango_store import Message, Store, window
-from lango_store._values.document import document
+from lango_store._rooms.documents.document import document
 from lango_store.interchange import export
 from lango_store.interchange.copying import copy
 

@@ -42,7 +42,12 @@ def delete(project: Path, room: str) -> list[str]:
 
 
 _ASSIGNMENTS: Final = (ast.AugAssign, ast.AnnAssign, ast.Assign)
-_FACADES: Final = {"InStore": "Store", "InConversation": "Conversation", "InTurn": "RunningTurn"}
+_FACADES: Final = {
+    "InStore": "Store",
+    "InConversation": "Conversation",
+    "InTurn": "RunningTurn",
+    "InSession": "Session",
+}
 
 
 def _added_members(path: Path) -> Iterator[str]:

@@ -15,7 +15,7 @@ from lango_store._rooms import ROOMS
 COMPOSITION: Final = {
     *("__init__.py", "store.py", "conversation.py", "aio.py", "cli/__init__.py", "sse.py"),
     *("errors/__init__.py", "schema/__init__.py", "tables/__init__.py"),
-    *("_rooms/__init__.py", "_features/__init__.py"),
+    *("_rooms/__init__.py", "_features/__init__.py", "_values/session.py"),
 }
 """The files that put the core and the rooms together."""
 

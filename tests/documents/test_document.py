@@ -13,7 +13,8 @@ from support.factories import message
 from support.json_values import json_values
 
 from lango_store import Message, MessageRole, Session, Store, ToolCall
-from lango_store._values.document import POLICY, document
+from lango_store._rooms.documents.document import document
+from lango_store._rooms.documents.page import POLICY
 from lango_store.testing.factories import SessionFactory
 
 pytestmark = pytest.mark.one_database

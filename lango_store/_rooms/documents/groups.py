@@ -1,0 +1,30 @@
+"""The methods of the room."""
+
+from collections.abc import Sequence
+
+from lango_store._rooms.documents.document import document
+from lango_store._rooms.documents.page import framed
+from lango_store._values.model import Message, SessionInfo, Turn
+
+
+class InSession(SessionInfo):
+    """Adds the members of the room to `Session`."""
+
+    messages: list[Message]
+
+    def to_html(self, *, turns: Sequence[Turn] = ()) -> str:
+        """Return the session as an HTML document for people.
+
+        The document is self-contained: it has no script and loads nothing. Stored text is escaped.
+
+        Args:
+            turns: The turns of the session, from `Conversation.turns()`. Each turn is shown before its messages.
+                Default: no turns are shown.
+
+        Returns:
+            The whole document as one text.
+        """
+        return "".join(document(self, self.messages, turns))
+
+    def _repr_html_(self) -> str:
+        return framed(self.to_html())
