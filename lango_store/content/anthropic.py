@@ -62,12 +62,14 @@ def _result(block: Block) -> Result:
     return Result(id, None, block.get("content"), block.get("is_error") is True, block)
 
 
-def _server_call(block: Block) -> Native:
-    return Native("anthropic", block, _call(block))
+def _server_call(block: Block) -> Native | None:
+    return Native("anthropic", block, _call(block)) if isinstance(block.get("id"), str) else None
 
 
-def _server_result(block: Block) -> Native:
+def _server_result(block: Block) -> Native | None:
     content = block.get("content")
+    if not isinstance(block.get("tool_use_id"), str):
+        return None
     failed = block.get("is_error") is True or (isinstance(content, dict) and "error_code" in content)
     return Native("anthropic", block, Result(_text(block, "tool_use_id"), None, content, failed))
 
