@@ -278,25 +278,30 @@ def _shown(message: Message, answers: Counter[str], calls: Calls, note: Note) ->
         id = f"{match[0]}-{answers[match[0]]}"
         answers[match[0]] += 1
     kind = "system" if role is MessageRole.DEVELOPER else role._value_
-    results, asked, thoughts, content = [], [], [], []  # type: ignore[var-annotated]
-    for part in parts(message):
+    results: list[Result] = []
+    content: list[Fields] = []
+    shown: list[Fields] = []
+    for number, part in enumerate(parts(message)):
         if isinstance(part, Native) and isinstance(part.like, Call | Result):
             part = part.like
         if isinstance(part, Result):
             results.append(part)
-        elif isinstance(part, Call) and is_answer:
-            asked.append(AGUI.block(replace(part, id=calls.add(message.seq, len(asked), part)), kind, note))
-        elif (block := AGUI.block(part, kind, note)) is not None:
-            (thoughts if block.get("role") == "reasoning" else content).append(block)
-    texts = [block["text"] for block in content if block["type"] == "text" and block["text"]]
-    text = "\n\n".join(texts)
-    shown: list[Fields] = [{"id": f"{id}-reasoning-{n}", **thought} for n, thought in enumerate(thoughts)]
-    if is_answer and (text or asked):
-        answer = {"id": id, "role": "assistant"} | ({"content": text} if text else {})
-        shown.append(answer | ({"toolCalls": asked} if asked else {}))
-    elif not is_answer and role is not MessageRole.TOOL and (content or not results):
+            continue
+        if isinstance(part, Call) and is_answer:
+            part = replace(part, id=calls.add(message.seq, number, part))
+        block = AGUI.block(part, kind, note)
+        if block is None or block.get("text") == "":
+            continue
+        if not is_answer:
+            content.append(block)
+        elif "role" in block:
+            shown.append({"id": f"{id}-reasoning-{len(shown)}", **block})
+        else:
+            _extend(shown, id, block)
+    if not is_answer and role is not MessageRole.TOOL and (content or not results):
         is_plain = all(block["type"] == "text" for block in content)
-        shown.append({"id": id, "role": str(role), "content": text if is_plain else content})
+        text = "\n\n".join(block["text"] for block in content) if is_plain else content
+        shown.append({"id": id, "role": str(role), "content": text})
     named = id if role is MessageRole.TOOL else f"{id}-result"
     for number, result in enumerate(results):
         call = calls.answered(result)
@@ -305,6 +310,19 @@ def _shown(message: Message, answers: Counter[str], calls: Calls, note: Note) ->
         block = AGUI.block(replace(result, id=call or result.id), "assistant", note) or {}
         shown.append({"id": f"{named}-{number}" if number else named, **block})
     return shown
+
+
+def _extend(shown: list[Fields], id: str, block: Fields) -> None:
+    """Add a text or a call to the last message of an answer, or to another one, since its calls follow its text."""
+    is_text = block["type"] == "text"
+    if not shown or shown[-1]["role"] != "assistant" or (is_text and "toolCalls" in shown[-1]):
+        number = sum(each["role"] == "assistant" for each in shown)
+        shown.append({"id": f"{id}-part-{number}" if number else id, "role": "assistant"})
+    if is_text:
+        text = shown[-1].get("content")
+        shown[-1]["content"] = block["text"] if text is None else f"{text}\n\n{block['text']}"
+    else:
+        shown[-1].setdefault("toolCalls", []).append(block)
 
 
 def from_agui(body: Mapping[str, Any]) -> ChatRequest:

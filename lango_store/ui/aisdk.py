@@ -249,14 +249,13 @@ def _shown(message: Message, calls: Calls, note: Note, page: str = "") -> tuple[
     """Return the parts of a UI message that show a message, and the fields of results of other messages' calls."""
     shown: list[Chunk] = []
     results: list[tuple[str, Chunk]] = []
-    role, position = message.role.canonical._value_, 0
-    for part in parts(message):
+    role = message.role.canonical._value_
+    for number, part in enumerate(parts(message)):
         is_provider = isinstance(part, Native) and part.form != AISDK.name and isinstance(part.like, Call | Result)
         if isinstance(part, Native) and is_provider:
             part = cast(Part, part.like)
         if isinstance(part, Call) and role == "assistant":
-            tool = tool_part(replace(part, id=calls.add(message.seq, position, part, page)))
-            position += not is_provider
+            tool = tool_part(replace(part, id=calls.add(message.seq, number, part, page)))
             shown.append(tool | {"providerExecuted": True} if is_provider else tool)
         elif isinstance(part, Result):
             id = calls.answered(part)

@@ -153,14 +153,17 @@ class Calls:
         self._newest: dict[str, str] = {}
         self._open: list[tuple[int, Call, str]] = []
 
-    def add(self, seq: int, position: int, call: Call, page: str = "") -> str:
-        """Add a call, and return its id on the page. Ids are different in each page that is named."""
+    def add(self, seq: int, number: int, call: Call, page: str = "") -> str:
+        """Add a call, and return its id on the page. Ids are different in each page that is named.
+
+        `number` is the position of the call among the parts of its message.
+        """
         id = call.id
         if not id or (page, id) in self._ids:
-            id = f"{id or 'call'}-{seq}-{position}"
+            id = f"{id or 'call'}-{seq}-{number}"
         self._ids.add((page, id))
         self._open.append((seq, call, id))
-        self.places[seq, position] = self._newest[call.id] = id
+        self.places[seq, call.position] = self._newest[call.id] = id
         return id
 
     def answered(self, result: Result) -> str | None:

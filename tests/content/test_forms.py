@@ -248,6 +248,13 @@ def test_text_of_each_form_is_one_part() -> None:
 
 @pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use", "web_search_tool_result"])
 def test_server_tool_without_an_id_is_not_sent(kind: str) -> None:
-    block: dict[str, Any] = {"type": kind, "id": [], "tool_use_id": [], "name": "web_search", "input": {}, "content": []}
+    block: dict[str, Any] = {
+        "type": kind,
+        "id": [],
+        "tool_use_id": [],
+        "name": "web_search",
+        "input": {},
+        "content": [],
+    }
     prompt = window.prompt([Message.user("q"), Message.assistant([block, {"type": "text", "text": "a"}])], "anthropic")
     assert prompt[1]["content"] == [{"type": "text", "text": "a"}]

@@ -1,12 +1,13 @@
 """Parts of messages on pages: calls without ids, calls in blocks, refusals, thoughts and pictures."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from lango_store import AsyncStore, Message, Store, ToolCall
-from lango_store.ui import agui_messages, aisdk, aisdk_messages
+from lango_store.ui import agui, agui_messages, aisdk, aisdk_messages
 
 pytestmark = pytest.mark.one_database
 
@@ -113,3 +114,83 @@ def test_part_that_a_page_cannot_show_is_named(store: Store) -> None:
     shown = aisdk_messages(store.open(messages=[Message.assistant([compaction, {"type": "text", "text": "a"}])]).get())
     assert [part["type"] for part in shown[0]["parts"]] == ["step-start", "text"]
     assert [(repair.seq, repair.kind) for repair in shown.repairs] == [(1, "content")]
+
+
+def test_agui_keeps_the_order_of_reasoning_texts_and_calls(url: str) -> None:
+    def thinking(text: str) -> dict[str, Any]:
+        return {"type": "thinking", "thinking": text, "signature": "c2ln"}
+
+    def use(id: str) -> dict[str, Any]:
+        return {"type": "tool_use", "id": id, "name": "look", "input": {}}
+
+    texts = [{"type": "text", "text": text} for text in ("I look.", "And again.")]
+    blocks = [thinking("one"), texts[0], use("a"), thinking("two"), use("b"), texts[1]]
+
+    async def streamed() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        async with AsyncStore(url) as store:
+            chat = await store.open("k")
+            async with chat.turn("t") as turn:
+                frames = agui(chat, "t")
+                received = [await anext(frames)]
+                await turn.append(Message.assistant(blocks))
+                await turn.append_messages([Message.tool(f"saw {id}", tool_call_id=id) for id in "ab"])
+            received += [frame async for frame in frames]
+            lines = "".join(received).split("\n")
+            events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+            return events, agui_messages(await chat.get())
+
+    events, stored = asyncio.run(streamed())
+    shown = [[each["content"]] if "content" in each else [] for each in stored]
+    for said, each in zip(shown, stored, strict=True):
+        said += [call["id"] for call in each.get("toolCalls", ())]
+    assert shown == [["one"], ["I look.", "a"], ["saw a"], ["two"], ["b"], ["saw b"], ["And again."]]
+    ids = [each["id"] for each in stored]
+    assert len(set(ids)) == len(ids)
+    streamed_parts = [(each.get("delta") or each.get("content"), each.get("messageId")) for each in events]
+    for each in stored:
+        assert "content" not in each or (each["content"], each["id"]) in streamed_parts
+    parents = {each["toolCallId"]: each["parentMessageId"] for each in events if "parentMessageId" in each}
+    assert parents == {call["id"]: each["id"] for each in stored for call in each.get("toolCalls", ())}
+
+
+def test_result_of_a_call_that_the_message_of_the_stream_lacks_is_not_sent(url: str) -> None:
+    async def streamed() -> str:
+        async with AsyncStore(url) as store:
+            chat = await store.open("k")
+            async with chat.turn("t") as turn:
+                await turn.append(Message.assistant(tool_calls=[ToolCall(id="own", name="look")]))
+                asked = Message.assistant(tool_calls=[ToolCall(id="of another writer", name="look")])
+                await chat.append_messages([asked, Message.tool("rain", tool_call_id="of another writer")])
+                await turn.append(Message.tool("sun", tool_call_id="own"))
+            return "".join([frame async for frame in aisdk(chat, "t")])
+
+    stream = asyncio.run(streamed())
+    assert '"toolCallId": "own", "output": "sun"' in stream
+    assert "of another writer" not in stream
+
+
+def test_approval_is_asked_for_the_call_at_its_position_in_tool_calls(store: Store) -> None:
+    blocks: list[Any] = [{"type": "tool_use", "id": id, "name": "pay", "input": {}} for id in ("b", "a")]
+    calls = [ToolCall(id=id, name="pay", arguments={}) for id in ("a", "b")]
+    conversation = store.open("k", messages=[Message.assistant(blocks, tool_calls=calls)])
+    conversation.suspensions.create(calls=[(1, 0)], reason="Pay?")
+    shown = aisdk_messages(conversation.get(), conversation.suspensions.list())
+    states = {part["toolCallId"]: part["state"] for part in shown[0]["parts"] if "toolCallId" in part}
+    assert states == {"a": "approval-requested", "b": "input-available"}
+
+
+def test_calls_of_a_provider_without_ids_have_different_ids(store: Store) -> None:
+    search = {"type": "server_tool_use", "id": "", "name": "web_search", "input": {}}
+    log = [Message.assistant([search, search], tool_calls=[ToolCall(id="", name="look")])]
+    session = store.open(messages=log).get()
+    assert len({id for id, _ in tools(aisdk_messages(session))}) == 3
+    (answer,) = agui_messages(session)
+    assert len({call["id"] for call in answer["toolCalls"]}) == 3
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+def test_call_in_blocks_without_an_id_is_that_of_tool_calls(store: Store, has_id: bool) -> None:
+    block = {"function_call": {"name": "look", "args": {"at": "sea"}}}
+    call = ToolCall(id="c1" if has_id else "", name="look", arguments={"at": "sea"})
+    session = store.open(messages=[Message.assistant([block], tool_calls=[call])]).get()
+    assert len(tools(aisdk_messages(session))) == 1
