@@ -26,6 +26,7 @@ from lango_store._operations.session.lists import Filter, Filters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
 from lango_store._rooms.examination import aio as examination
+from lango_store._rooms.payloads import aio as payloads
 from lango_store._rooms.search import aio as search
 from lango_store._rooms.stats import aio as stats
 from lango_store._rooms.tail import aio as tail
@@ -92,10 +93,8 @@ class AsyncTurns(turns_in_progress.InTurns, AsyncPart[Turns]):
     list = awaited(Turns.list)
 
 
-class AsyncMaintenance(examination.InMaintenance, AsyncPart[Maintenance]):
+class AsyncMaintenance(examination.InMaintenance, payloads.InMaintenance, AsyncPart[Maintenance]):
     """The methods of `Maintenance` as coroutines."""
-
-    move_payloads = awaited(Maintenance.move_payloads)
 
 
 class AsyncValues(AsyncPart[_features.Values]):

@@ -15,7 +15,6 @@ from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, Default
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
 from lango_store._features import Values
-from lango_store._features import maintenance as payloads
 from lango_store._operations import derived_data
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.session import lists, sessions
@@ -24,6 +23,7 @@ from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import StoreFacade, StorePart, store_group
 from lango_store._rooms.examination import groups as examination
+from lango_store._rooms.payloads import groups as payloads
 from lango_store._rooms.search import groups as search
 from lango_store._rooms.search import state as search_index
 from lango_store._rooms.stats import groups as stats

@@ -17,5 +17,6 @@ ROOMS: Final = {
     "examination": ("stats",),
     "search": (),
     "documents": (),
+    "payloads": (),
 }
 """The rooms, each with the rooms that it builds on. It imports no other room."""

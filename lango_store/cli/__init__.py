@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lango_store._rooms.examination import commands as examination
+from lango_store._rooms.payloads import commands as payloads
 from lango_store._rooms.prompts import commands as prompts
 from lango_store._rooms.search import commands as search
 from lango_store._rooms.stats import commands as stats
@@ -23,7 +24,6 @@ from lango_store.cli import (
     demo,
     interchange,
     maintenance,
-    payloads,
     serve,
     sessions,
     streams,

@@ -17,6 +17,8 @@ from lango_store._operations.maintenance.portable_rows import RowEncoder
 from lango_store._operations.maintenance.transfer import Row
 from lango_store._operations.rows import WAITING_FIELDS
 from lango_store._operations.session_tables import TABLES
+from lango_store._rooms.examination import payload_faults
+from lango_store._rooms.payloads import moving
 from lango_store._rooms.turns_in_progress.tables import INBOX
 from lango_store._rows.columns import RoleColumn
 from lango_store._rows.encoding import checked_key
@@ -114,10 +116,10 @@ class _Salvage:
         return self._missing
 
     def _correct(self, to: sa.Connection) -> None:
-        for key, seq, _ in list(payloads.missing(to)):
-            payloads.move_row(to, key, seq, None, fills_missing=True)
+        for key, seq, _ in list(payload_faults.missing(to)):
+            moving.move_row(to, key, seq, None, fills_missing=True)
             self._report(key, f"a large string of message {seq} is lost, its place is empty")
-        for key, _ in list(payloads.unused(to)):
+        for key, _ in list(payload_faults.unused(to)):
             payloads.release(to, key)
         removals.detach_misplaced(to)  # their turns may be lost
         for key, table, number, seq in list(changes.orphans(to)):

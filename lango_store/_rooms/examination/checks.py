@@ -24,6 +24,7 @@ from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEnc
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._parts.checks import Check, Fault, lock, shown
+from lango_store._rooms.examination import payload_faults
 from lango_store._rooms.examination.values import Finding
 from lango_store.errors import DamagedMessage
 from lango_store.tables import Base
@@ -106,13 +107,13 @@ def _without_message(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _missing_payloads(connection: sa.Connection) -> Iterator[Fault]:
-    for key, seq, digest in payloads.missing(connection):
+    for key, seq, digest in payload_faults.missing(connection):
         detail = f"session {key!r}: payload {digest} of message {seq} is missing"
         yield shown(key), detail, f"restore a backup, or redact or delete message {seq}"
 
 
 def _unused_payloads(connection: sa.Connection) -> Iterator[Fault]:
-    for key, number in payloads.unused(connection):
+    for key, number in payload_faults.unused(connection):
         yield shown(key), f"session {key!r}: {number} payloads belong to no message", "doctor --repair deletes them"
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import NOW, SESSION, time
-from lango_store._operations.log import payloads
+from lango_store._rooms.stats import payload_sizes
 from lango_store._rooms.stats.values import AgentStats, Stats
 from lango_store.errors import DamagedDatabase
 from lango_store.tables import Base, expired_at
@@ -48,7 +48,7 @@ def sum_up(connection: sa.Connection, now: datetime, *counts: CountWaiting) -> S
     ]
     agents.sort(key=lambda each: (-each.messages, each.agent_id or ""))
     expiring = _count_expiring(connection, now)
-    payload_bytes, whole = payloads.sum_up(connection)
+    payload_bytes, whole = payload_sizes.sum_up(connection)
     return Stats(
         sessions=sum(each.sessions for each in agents),
         expired=expiring["expired"],

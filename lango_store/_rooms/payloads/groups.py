@@ -1,10 +1,10 @@
-"""Move payloads: a part of `Store.maintenance`."""
+"""The methods of the room."""
 
 from collections.abc import Callable
 
 from lango_store._connections.context import Context
+from lango_store._rooms.payloads import moving
 from lango_store._rows.payloads import threshold_of
-from lango_store._services import maintenance
 from lango_store._values.model import UNSET, Unset
 from lango_store.errors import quoted
 
@@ -36,4 +36,4 @@ class InMaintenance:
         """
         if threshold not in (None, UNSET) and (type(threshold) is not int or threshold < 1):
             raise ValueError(f"threshold={quoted(threshold)} is not positive: give a number of characters, or None")
-        return maintenance.move_payloads(self._context, threshold_of(threshold), on_batch)
+        return moving.move_all(self._context, threshold_of(threshold), on_batch)

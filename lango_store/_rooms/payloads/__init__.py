@@ -1,0 +1,1 @@
+"""Moves of large strings between the rows of stored messages and payloads."""
