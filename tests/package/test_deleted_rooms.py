@@ -16,7 +16,7 @@ from lango_store._rooms import ROOMS
 TESTS = [
     *(f"store/test_{name}.py" for name in ("append_or_create", "cuts", "lists", "message_ids", "messages", "sessions")),
     *(f"store/test_{name}.py" for name in ("named_values", "paging", "sound_rows", "transactions", "using")),
-    *("conversation/test_leases.py", "conversation/test_turns.py", "expiry/test_ttl.py"),
+    *("conversation/test_turns.py", "expiry/test_ttl.py"),
 ]
 """Tests of the core that call no method of a room."""
 CHECKED = ["__init__.py", *(part for part in rooms.CORE if "/" not in part)]
@@ -26,7 +26,7 @@ PYTEST = "-m pytest -p no:cacheprovider -m"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("room", [room for room in ROOMS if room != "turns_in_progress"])
+@pytest.mark.parametrize("room", ROOMS)
 def test_core_works_without_the_room(room: str, tmp_path: Path) -> None:
     copy = copy_project(tmp_path / "project")
     assert room in delete(copy, room)

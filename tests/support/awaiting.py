@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final, Self, cast
 
-from lango_store import AsyncRunningTurn, AsyncStore, Store
+from lango_store import AsyncStore, Store
 from lango_store._parts.twins import AsyncPart
 
 _TIMEOUT: Final = 120.0
@@ -38,10 +38,10 @@ class Awaiting:
             found = asyncio.run_coroutine_threadsafe(_result(found), self._loop).result(_TIMEOUT)
         if isinstance(found, AsyncIterator):
             return self._each(found)
-        if isinstance(found, AsyncRunningTurn):
-            return AwaitingTurn(found, self._loop)
         if inspect.isasyncgen(getattr(found, "gen", None)):
             return self._block(found)
+        if hasattr(found, "__aenter__") and not isinstance(found, AsyncStore):  # a turn in progress
+            return AwaitingTurn(found, self._loop)
         return Awaiting(found, self._loop) if isinstance(found, AsyncPart | AsyncStore) else found
 
     def _each(self, found: AsyncIterator[Any]) -> Iterator[Any]:

@@ -68,6 +68,7 @@ class _Deletion:
         for line in text.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line.encode()))
         self._modules = modules
+        self._all_gone = gone
         self._gone = gone | {each.asname or each.name for node in ast.walk(self._tree) for each in self._aliases(node)}
         self._cuts: list[tuple[int, int]] = []
 
@@ -90,6 +91,9 @@ class _Deletion:
         for node in body:
             if isinstance(node, ast.ImportFrom):
                 self._delete_items(node, node.names, [each.asname or each.name for each in node.names], node.module)
+            elif isinstance(node, ast.ClassDef) and node.bases and all(map(self._is_gone, map(ast.unparse, node.bases))):
+                self._all_gone.add(node.name)
+                self._cut_lines(node)
             elif isinstance(node, ast.ClassDef):
                 self._delete_items(node, node.bases, [ast.unparse(each) for each in node.bases], None)
                 self._delete_from(node.body, node.name)
@@ -152,7 +156,7 @@ class _Deletion:
             return isinstance(node.ctx, ast.Load) and node.id in self._gone
         return isinstance(node, ast.Attribute) and ast.unparse(node) in self._members
 
-    def _is_gone(self, name: str, module: str | None) -> bool:
+    def _is_gone(self, name: str, module: str | None = None) -> bool:
         return name.split(".")[0] in self._gone or bool(module and module.startswith(self._modules))
 
     def _delete_items(
