@@ -91,7 +91,9 @@ class _Deletion:
         for node in body:
             if isinstance(node, ast.ImportFrom):
                 self._delete_items(node, node.names, [each.asname or each.name for each in node.names], node.module)
-            elif isinstance(node, ast.ClassDef) and node.bases and all(map(self._is_gone, map(ast.unparse, node.bases))):
+            elif (
+                isinstance(node, ast.ClassDef) and node.bases and all(map(self._is_gone, map(ast.unparse, node.bases)))
+            ):
                 self._all_gone.add(node.name)
                 self._cut_lines(node)
             elif isinstance(node, ast.ClassDef):
@@ -158,6 +160,9 @@ class _Deletion:
 
     def _is_gone(self, name: str, module: str | None = None) -> bool:
         return name.split(".")[0] in self._gone or bool(module and module.startswith(self._modules))
+
+    def _are_gone(self, nodes: list[ast.expr]) -> bool:
+        return all(self._is_gone(ast.unparse(each)) for each in nodes)
 
     def _delete_items(
         self, owner: ast.AST, items: Sequence[ast.expr | ast.keyword | ast.alias], names: list[str], module: str | None

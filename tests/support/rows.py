@@ -8,15 +8,23 @@ import factory
 import sqlalchemy as sa
 
 from lango_store import DamagedMessage, Store
-from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.portable_rows import Fields, decode_row
 from lango_store._operations.maintenance.transfer import Row
 from lango_store._operations.session_tables import TABLES
-from lango_store._rooms.turns_in_progress.tables import DRAFT, INBOX
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
+from lango_store.tables import Base
 
-_PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": SHARED_VALUE, "value": VALUE, "piece": DRAFT, "n": INBOX}
+_PLACES = {
+    "seq": "message",
+    "turn_no": "turn",
+    "scope": "shared_value",
+    "value": "value",
+    "piece": "draft",
+    "n": "inbox",
+}
+"""By column: the table of a row that has the column, and none of the earlier ones."""
 _TIMES = ("created_at", "updated_at", "expires_at", "owed_at", "written_at")
 
 TIME = "2026-11-21T12:00:00.123456+00:00"
@@ -83,7 +91,8 @@ def put(store: Store, *rows: Row) -> None:
     """Write rows without validation, as another program may."""
     with store.engine.begin() as connection:
         for row in rows:
-            table = next((each for name, each in _PLACES.items() if name in row), SESSION)
+            place = next((each for name, each in _PLACES.items() if name in row), "session")
+            table = Base.metadata.tables[f"lango_{place}"]
             times = {name: decode_time(row[name]) for name in _TIMES if row.get(name)}
             columns = _content_columns(row["content"]) if table is MESSAGE else {}
             transfer.insert(connection, table, [row | columns | times])
