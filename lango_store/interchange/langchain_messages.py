@@ -1,10 +1,11 @@
 """Lossless conversion between messages of LangChain, as `message_to_dict` writes them, and messages of the log."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.content import FAILED
+from lango_store.content import FAILED, LANGCHAIN, Call, Result, as_object, ignore, parts, written, written_result
 from lango_store.interchange.fidelity import mapping, storable_text
 
 NAME: Final = "langchain"
@@ -17,7 +18,12 @@ _ROLES: Final = {
     "tool": MessageRole.TOOL,
     "function": MessageRole.TOOL,
 }
-_KINDS: Final = {MessageRole.ASSISTANT: "ai", MessageRole.SYSTEM: "system", MessageRole.TOOL: "tool"}
+_KINDS: Final = {
+    MessageRole.ASSISTANT: "ai",
+    MessageRole.SYSTEM: "system",
+    MessageRole.DEVELOPER: "system",
+    MessageRole.TOOL: "tool",
+}
 _CALL: Final = {"name", "args", "id", "type"}
 
 
@@ -58,21 +64,33 @@ def _is_call(call: Any) -> bool:
     return is_complete and isinstance(call["id"], str) and isinstance(call["name"], str)
 
 
-def stored_of(message: Message) -> dict[str, Any]:
-    """Return the message of LangChain that `message_of` converted, or one for a message of another writer."""
-    rest = mapping(message.extra.get(NAME)) or {
-        "type": kind_of(message.role),
-        "data": _data(message),
-    }
+def stored_of(message: Message) -> list[dict[str, Any]]:
+    """Return the message of LangChain that `message_of` converted, or those for a message of another writer."""
+    rest = mapping(message.extra.get(NAME))
+    if not rest:
+        return list(foreign(message))
     data = mapping(rest.get("data")) | {"content": "" if message.content is None else message.content}
     if message.tool_calls and rest["type"] != "tool":
-        data["tool_calls"] = [
-            {"name": call.name, "args": call.arguments, "id": call.id, "type": "tool_call"}
-            for call in message.tool_calls
-        ]
-    return {**rest, "data": data}
+        data["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return [{**rest, "data": data}]
 
 
-def _data(message: Message) -> dict[str, Any]:
-    call_id = message.tool_call_id or next((call.id for call in message.tool_calls), "")
-    return {"name": message.name} | ({"tool_call_id": call_id} if message.role is MessageRole.TOOL else {})
+def foreign(message: Message) -> Iterator[dict[str, Any]]:
+    """Yield messages of LangChain for a message of another writer: one for its own parts, and one for each result."""
+    kind, found = kind_of(message.role), parts(message)
+    results = [part for part in found if isinstance(part, Result)]
+    own = [part for part in found if not isinstance(part, Call | Result)]
+    calls = [replace(part, arguments=as_object(part.arguments)) for part in found if isinstance(part, Call)]
+    if own or not results:
+        role = {"human": "user", "ai": "assistant"}.get(kind, kind)
+        data = {"content": written(LANGCHAIN, own, role, ignore) or "", "name": message.name}
+        yield {"type": kind, "data": data | ({"tool_calls": list(map(_call, calls))} if kind == "ai" else {})}
+    for result in results:
+        status = {"status": "error"} if result.failed else {}
+        content = written_result(LANGCHAIN, result, ignore)
+        data = {"content": content, "name": result.name, "tool_call_id": result.id or ""}
+        yield {"type": "tool", "data": data | status}
+
+
+def _call(call: Call | ToolCall) -> dict[str, Any]:
+    return {"name": call.name, "args": call.arguments, "id": call.id, "type": "tool_call"}

@@ -48,7 +48,7 @@ class LangoChatMessageHistory(Adapter, BaseChatMessageHistory):
             messages = self.store.conversation(self._key).messages()
         except SessionNotFound:
             return []
-        return messages_from_dict([stored_of(message) for message in messages])
+        return messages_from_dict([stored for message in messages for stored in stored_of(message)])
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Add messages at the end of the history, all or none.

@@ -13,7 +13,7 @@ from lango_store.content import FAILED
 from lango_store.integrations.counts import as_usage, counts_of
 from lango_store.integrations.fields import arguments_object, mapping, storable_text
 from lango_store.integrations.langgraph.records import NAME, pack, unpack
-from lango_store.interchange.langchain_messages import kind_of, role_of
+from lango_store.interchange.langchain_messages import foreign, kind_of, role_of
 
 _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "human": HumanMessage,
@@ -66,13 +66,15 @@ def _original_of(message: Message, serde: Any) -> BaseMessage:
     """
     if message.role is MessageRole.RECORD:
         message = shown(message)
-    is_known = NAME in message.extra
-    rest: dict[str, Any] = dict(message.extra[NAME]) if is_known else {"id": message.id}
+    if NAME not in message.extra:
+        stored = next(foreign(message))
+        return _CLASSES[stored["type"]](id=message.id, **stored["data"])
+    rest: dict[str, Any] = dict(message.extra[NAME])
     content = "" if message.content is None else message.content
     if "packed" in rest:
         packed: BaseMessage = unpack(serde, rest["packed"])
         return packed if content == _text_of(packed) else packed.model_copy(update={"content": content})
-    kind = rest["type"] if is_known else kind_of(message.role)
+    kind = rest["type"]
     if kind in _CLASSES and role_of(kind) != message.role:
         kind = kind_of(message.role)
     fields = rest | {"type": kind, "content": content, "name": message.name}
