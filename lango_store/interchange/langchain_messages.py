@@ -46,6 +46,7 @@ def message_of(stored: Mapping[str, Any]) -> Message:
     has_calls = isinstance(calls, list) and bool(calls) and all(map(_is_call, calls))
     moved = {"content", "tool_calls"} if has_calls else {"content"}
     rest = {name: value for name, value in data.items() if name not in moved}
+    about = mapping(data.get("response_metadata"))
     return Message(
         role=role_of(kind),
         content=data["content"],
@@ -56,6 +57,8 @@ def message_of(stored: Mapping[str, Any]) -> Message:
             for call in (calls or () if has_calls else ())
         ],
         extra={NAME: {**stored, "data": rest}, **(FAILED if data.get("status") == "error" else {})},
+        model=storable_text(about.get("model_name") or about.get("model")),
+        provider=storable_text(about.get("model_provider")),
     )
 
 

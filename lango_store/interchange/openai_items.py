@@ -65,6 +65,10 @@ def models_of(messages: Sequence[Message]) -> Iterator[Any]:
             yield mapping(rest.get("provider_data")).get("model")
 
 
+def _model_of(rest: Item) -> str | None:
+    return storable_text(mapping(rest.get("provider_data")).get("model"))
+
+
 def _as_json(item: Item, field: str) -> Item:
     """Return an item as it would be after a trip through JSON: tuples become lists, and keys become texts."""
     try:
@@ -89,7 +93,7 @@ def _message_of_calls(items: Sequence[Item], **fields: Any) -> Message:
         for item in items
     ]
     rests = [_without(item, "call_id", "name", _ARGUMENTS[item["type"]]) for item in items]
-    return Message.assistant(tool_calls=calls, extra={NAME: rests}, **fields)
+    return Message.assistant(tool_calls=calls, extra={NAME: rests}, model=_model_of(rests[0]), **fields)
 
 
 def _message_of(item: Item, names: Mapping[str, str], **fields: Any) -> Message:
@@ -115,9 +119,9 @@ def _message_of_text(item: Mapping[str, Any], role: MessageRole, **fields: Any) 
         (block,) = content
         if isinstance(block.get("text"), str):
             rest["content"] = _without(block, "text")
-            return Message(role=role, content=block["text"], extra={NAME: [rest]}, **fields)
+            return Message(role=role, content=block["text"], extra={NAME: [rest]}, model=_model_of(rest), **fields)
     extra = {NAME: [rest]} if rest or not isinstance(content, str) else {}
-    return Message(role=role, content=content, extra=extra, **fields)
+    return Message(role=role, content=content, extra=extra, model=_model_of(rest), **fields)
 
 
 def _text(value: Any, name: str) -> str:

@@ -67,7 +67,8 @@ def _message(parts: Parts) -> Message:
     rest, calls = fields.pop("rest"), list(fields.pop("calls"))
     if parts.created_at is None:
         rest = rest | {"untimed": True}
-    return Message(**fields, tool_calls=calls, extra={NAME: rest, **_failure(rest.get("result", {}))})
+    model = storable_text(rest.get("message", {}).get("model"))
+    return Message(**fields, tool_calls=calls, model=model, extra={NAME: rest, **_failure(rest.get("result", {}))})
 
 
 def _parts_of(entry: dict[str, Any]) -> Parts | None:

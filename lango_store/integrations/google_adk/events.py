@@ -133,6 +133,7 @@ def _message(data: Mapping[str, Any], rest: dict[str, Any], **fields: Any) -> Me
     created_at = _created_at(data["timestamp"])
     if created_at is None or not same_json(created_at.timestamp(), data["timestamp"]):
         others["timestamp"] = data["timestamp"]
+    fields["model"] = storable_text(data.get("model_version"))
     return Message(id=data["id"], author=author, created_at=created_at, extra={NAME: rest | others}, **fields)
 
 

@@ -33,6 +33,7 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
     ]
     failed = FAILED if getattr(original, "status", None) == "error" else {}
     rest = {name: value for name, value in vars(original).items() if name not in _SHOWN and value not in (None, {}, [])}
+    about = mapping(getattr(original, "response_metadata", None))
     message = Message(
         id=id,
         role=role_of(original.type),
@@ -41,6 +42,8 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
         tool_call_id=storable_text(getattr(original, "tool_call_id", None)),
         tool_calls=calls,
         extra={NAME: {"type": original.type, **rest}, **failed},
+        model=storable_text(about.get("model_name") or about.get("model")),
+        provider=storable_text(about.get("model_provider")),
     )
     is_shown = type(original) is _CLASSES.get(original.type) and is_json(rest) and is_json(original.content)
     if is_shown and _original_of(message, serde) == original:

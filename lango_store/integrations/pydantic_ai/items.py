@@ -15,7 +15,7 @@ from pydantic_ai.usage import RunUsage
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
 from lango_store.content import FAILED, PYDANTIC_AI, Result, ignore, parts
-from lango_store.integrations.fields import mapping
+from lango_store.integrations.fields import mapping, storable_text
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -78,7 +78,15 @@ def _message_of(item: Json, id: str) -> Message:
         rest["item"]["timestamp"] = item.get("timestamp")
     content = texts[0] if len(texts) == 1 else [_block(text) for text in texts] or None
     return Message(
-        role=role, content=content, tool_calls=calls, tokens=tokens, id=id, extra={NAME: rest}, created_at=created_at
+        role=role,
+        content=content,
+        tool_calls=calls,
+        tokens=tokens,
+        id=id,
+        extra={NAME: rest},
+        created_at=created_at,
+        model=storable_text(item.get("model_name")),
+        provider=storable_text(item.get("provider_name")),
     )
 
 
