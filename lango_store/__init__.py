@@ -11,9 +11,9 @@ from lango_store._rooms.stats.values import Stats
 from lango_store._rooms.tail.values import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._rooms.tool_calls.effects import Effect
 from lango_store._rooms.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
-from lango_store._rooms.tool_calls.values import BegunCall, Suspension, SuspensionPage
+from lango_store._rooms.tool_calls.values import BegunCall, Suspension
 from lango_store._rooms.turns_in_progress.groups import Drafts, Inbox, StoreTurns
-from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedPage, OwedTurn
+from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedTurn
 from lango_store._rooms.usage.values import UsageRow
 from lango_store._rooms.versions.groups import Edits, Versions
 from lango_store._rooms.versions.values import Change, Diff, Undone
@@ -101,10 +101,10 @@ __all__ += [
 ]
 __all__ += ["StoreCalls", "StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
 __all__ += ["UNSET", "Appended", "BegunCall", "Change", "Changed", "Compaction", "Diff", "Draft", "Effect", "Ended"]
-__all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "OwedPage", "OwedTurn", "Page"]
+__all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "OwedTurn", "Page"]
 __all__ += ["Payload", "Piece"]
 __all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo", "Stats"]
-__all__ += ["Suspension", "SuspensionPage", "ToolCall", "Turn", "TurnBegan", "TurnEnded", "Undone", "Unset", "UsageRow"]
+__all__ += ["Suspension", "ToolCall", "Turn", "TurnBegan", "TurnEnded", "Undone", "Unset", "UsageRow"]
 __all__ += ["AlreadyAnswered", "CallFinished", "CallInProgress", "CallNotFound", "CallUnknown", "Conflict"]
 __all__ += ["DamagedDatabase", "DamagedMessage", "DatabaseBusy", "DatabaseError", "DatabaseUnavailable"]
 __all__ += ["DraftNotFound", "InProgress", "InstallationIncomplete", "InvalidCursor", "InvalidCut", "InvalidFile"]

@@ -346,7 +346,7 @@ class Store(
         limit: int = 50,
         cursor: str | None = None,
         **which: Unpack[Filters],
-    ) -> Page:
+    ) -> Page[SessionInfo]:
         """List live sessions without their messages, the most recent first.
 
         In the default order, a session moves to the front when its `updated_at` changes, so you may miss it between two

@@ -139,12 +139,12 @@ class _Pages:
         links = [_link(".", {}, "all sessions")]
         hits = ""
         if words.strip():
-            page = self._searching.search(words, limit=_HITS, offset=_seq(query, "offset") or 0)
+            page = self._searching.search(words, limit=_HITS, cursor=query.get("cursor") or None)
             hits = "".join(map(_hit, page.items)) or "<p>No message has these words.</p>"
             if page.newest is not None:
                 hits += f"<p>Too many messages match: only the newest {page.newest:,} were searched.</p>"
             if page.next:
-                links.append(_link("search", {"words": words, "offset": page.next}, "more"))
+                links.append(_link("search", {"words": words, "cursor": page.next}, "more"))
         return _page("Search", f"<h1>Search</h1>{_search_form(words)}{_nav(links)}{hits}")
 
     def sessions(self, request: Request) -> Response:

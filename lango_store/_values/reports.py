@@ -2,22 +2,25 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Generic, TypeVar
 
 from pydantic import Field
 
 from lango_store._values.model import SessionInfo
 from lango_store._values.value import Value, absent
 
+T = TypeVar("T")
 
-class Page(Value):
-    """One page of a list of sessions.
+
+class Page(Value, Generic[T]):
+    """One page of a list, such as `Page[SessionInfo]`.
 
     Attributes:
-        items: The sessions.
-        next: The cursor to pass to `list_sessions` for the next page; None on the last page.
+        items: The items.
+        next: The `cursor` to pass to the method for the next page; None on the last page.
     """
 
-    items: list[SessionInfo]
+    items: list[T]
     next: str | None = None
 
 

@@ -14,7 +14,7 @@ from lango_store._engine.engine import create_engine, database_file
 from lango_store._engine.url import URL_VARIABLES, url_from_environment
 from lango_store._operations.session.sessions import MAX_TTL
 from lango_store.cli.output import say
-from lango_store.errors import quoted
+from lango_store.errors import InvalidCursor, quoted
 from lango_store.store import Store
 
 
@@ -37,6 +37,9 @@ DescendantsOption = Annotated[bool, flag("--descendants", "Include all descendan
 Agent = Annotated[str | None, option("ID", "Only sessions with this agent id.", "--agent")]
 User = Annotated[str | None, option("ID", "Only sessions with this user id.", "--user")]
 Prefix = Annotated[str | None, option("TEXT", "Only sessions whose key starts with this prefix.", "--prefix")]
+CursorOption = Annotated[
+    str | None, option("CURSOR", "Continue a list at the cursor that it printed at its end.", "--cursor")
+]
 _MAX_WAIT = "Maximum time to wait for a table lock, on PostgreSQL."
 LockTimeout = Annotated[float, option("SECONDS", _MAX_WAIT, "--lock-timeout", min=0.001, max=2_147_483)]
 LOCK_TIMEOUT = schema.LOCK_TIMEOUT
@@ -114,6 +117,17 @@ def open_store(url: str | None, announcement: str | None = None, *, option: str 
         if announcement is not None:
             say(f"{announcement} {store.engine.url}")
         yield store
+
+
+@contextmanager
+def valid_cursor(cursor: str | None) -> Iterator[None]:
+    """Refuse the option `--cursor` if a list in the block refuses the cursor."""
+    try:
+        yield
+    except InvalidCursor as error:
+        raise typer.BadParameter(
+            f"{quoted(cursor)} is not a cursor: copy the cursor from the end of a list", param_hint="--cursor"
+        ) from error
 
 
 def confirm(action: str, *, yes: bool) -> None:

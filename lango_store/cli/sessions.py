@@ -18,6 +18,7 @@ from lango_store._rooms.documents.page import PAGE_END, start_page
 from lango_store._values.model import UNSET, Message, SessionInfo
 from lango_store.cli.options import (
     Agent,
+    CursorOption,
     DescendantsOption,
     JsonOption,
     Key,
@@ -33,6 +34,7 @@ from lango_store.cli.options import (
     option,
     point,
     time_option,
+    valid_cursor,
 )
 from lango_store.cli.output import (
     Columns,
@@ -47,7 +49,7 @@ from lango_store.cli.output import (
     say,
 )
 from lango_store.cli.rendering import describe_turn_state, render_message, render_session
-from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, quoted
+from lango_store.errors import DamagedMessage, LangoStoreError, quoted
 from lango_store.interchange.files import atomic_writer
 from lango_store.store import Store
 
@@ -110,7 +112,7 @@ def list_(
     tree: Annotated[
         bool, flag("--tree", "List sessions whose key has no /, each followed by its descendants.")
     ] = False,
-    cursor: Annotated[str | None, option("CURSOR", "Continue a list at the cursor that it printed at its end.")] = None,
+    cursor: CursorOption = None,
     json_: JsonOption = False,
 ) -> None:
     """List live sessions, the most recently updated first.
@@ -147,19 +149,14 @@ def list_(
             if cursor is None:
                 return
 
-    try:
-        with open_store(url) as store:
-            if json_:
-                for info in (info for page in pages(store) for info in page):
-                    print_json(info)
-            else:
-                is_indented = tree and sys.stdout.isatty()
-                key = {"key": lambda info: "  " * info.key.count("/") + info.key} if is_indented else {}
-                print_table({**COLUMNS, **key}, pages(store), wide=WIDE)
-    except InvalidCursor as error:
-        raise typer.BadParameter(
-            f"{quoted(cursor)} is not a cursor: copy the cursor from the end of a list", param_hint="--cursor"
-        ) from error
+    with open_store(url) as store, valid_cursor(cursor):
+        if json_:
+            for info in (info for page in pages(store) for info in page):
+                print_json(info)
+        else:
+            is_indented = tree and sys.stdout.isatty()
+            key = {"key": lambda info: "  " * info.key.count("/") + info.key} if is_indented else {}
+            print_table({**COLUMNS, **key}, pages(store), wide=WIDE)
     if cursor is not None:
         say(f"… and more: --cursor {cursor}")
 

@@ -97,7 +97,11 @@ def types_in(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
                     ):
                         yield node.id, value
         elif isinstance(annotation, type):
-            yield annotation.__name__, annotation
+            generic = getattr(annotation, "__pydantic_generic_metadata__", {})
+            if generic.get("origin"):  # `Page[SessionInfo]` is a class, for which `get_args` returns nothing
+                annotations += [generic["origin"], *generic["args"]]
+            else:
+                yield annotation.__name__, annotation
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

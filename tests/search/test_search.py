@@ -11,6 +11,7 @@ from support.factories import message
 from support.searches import findings, found
 
 from lango_store import (
+    InvalidCursor,
     InvalidMessage,
     SearchUnavailable,
     SessionExpired,
@@ -86,8 +87,8 @@ def test_search_with_too_many_matches_to_rank_returns_the_newest(
     monkeypatch.setattr("lango_store._rooms.search.hits._RANKING", 0.0)
     monkeypatch.setattr("lango_store._rooms.search.hits._NEWEST", 3_001)
     first = searched.search("oslo -2997", limit=2)
-    assert ([hit.seq for hit in first.items], first.next, first.newest) == ([3_000, 2_999], 2, 4)
-    second = searched.search("oslo -2997", limit=2, offset=first.next or 0)
+    assert ([hit.seq for hit in first.items], first.next, first.newest) == ([3_000, 2_999], "2", 4)
+    second = searched.search("oslo -2997", limit=2, cursor=first.next)
     assert ([hit.seq for hit in second.items], [hit.rank for hit in second.items]) == ([2_997, 2_996], [0, 0])
     assert [hit.seq for hit in searched.conversation("new").search("oslo", limit=1).items] == [3_000]
     # Without this, the following searches would be ranked in time.
@@ -227,8 +228,8 @@ def test_search_filters_by_user_id_agent_id_key_role_and_time(searched: Store, c
 def test_pages_of_a_search_contain_each_hit_once_with_the_best_first(searched: Store) -> None:
     searched.create("a", messages=[message("oslo " + "and more " * number) for number in range(25)])
     pages = [searched.search("oslo", limit=10)]
-    while (offset := pages[-1].next) is not None:
-        pages.append(searched.search("oslo", limit=10, offset=offset))
+    while (cursor := pages[-1].next) is not None:
+        pages.append(searched.search("oslo", limit=10, cursor=cursor))
     hits = [hit for page in pages for hit in page.items]
     assert [len(page.items) for page in pages] == [10, 10, 5]
     assert sorted(hit.seq for hit in hits) == list(range(1, 26))
@@ -254,11 +255,30 @@ def test_hits_of_equal_rank_are_sorted_by_time(searched: Store, clock: Clock) ->
     ]
 
 
-def test_search_refuses_invalid_limit_or_offset(searched: Store) -> None:
-    for name, value in (("limit", 0), ("limit", 1_001), ("offset", -1), ("offset", 2**63)):
-        with pytest.raises(ValueError, match=f"{name}={value}"):
-            searched.search("oslo", **{name: value})  # type: ignore[arg-type]
-    assert searched.search("oslo", offset=2**62).items == []
+@pytest.mark.parametrize("limit", [0, 1_001])
+def test_search_refuses_a_limit_that_is_out_of_range(searched: Store, limit: int) -> None:
+    with pytest.raises(ValueError, match=f"limit={limit}"):
+        searched.search("oslo", limit=limit)
+
+
+@pytest.mark.parametrize("cursor", ["", "-1", " 1", "1.0", "1e3", "\u0661", str(2**63), "9" * 5_000, 10])
+def test_search_refuses_text_that_is_not_its_cursor(searched: Store, cursor: Any) -> None:
+    with pytest.raises(InvalidCursor, match="not a cursor of search"):
+        searched.search("oslo", cursor=cursor)
+    with pytest.raises(InvalidCursor, match="not a cursor of search"):
+        searched.open("k").search("oslo", cursor=cursor)
+
+
+def test_search_refuses_the_cursor_of_a_list_of_sessions(searched: Store) -> None:
+    searched.create("a")
+    searched.create("b")
+    with pytest.raises(InvalidCursor):
+        searched.search("oslo", cursor=searched.list_sessions(limit=1).next)
+
+
+def test_page_after_the_last_hit_is_empty(searched: Store) -> None:
+    page = searched.search("oslo", cursor=str(2**62))
+    assert (page.items, page.next) == ([], None)
 
 
 @pytest.mark.parametrize(

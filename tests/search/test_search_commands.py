@@ -56,14 +56,16 @@ def test_search_prints_hits_as_tab_separated_lines_or_json(filled: str) -> None:
     assert run("search", "--user", "bob", "oslo", "--url", filled).stdout.startswith("bob:1\t")
 
 
-def test_search_prints_the_offset_of_the_next_page(filled: str) -> None:
+def test_search_prints_the_cursor_of_the_next_page(filled: str) -> None:
     run("search", "enable", "--url", filled)
     first = run("search", "oslo", "--limit", "1", "--url", filled)
-    offset = first.stderr.split()[-1]
-    second = run("search", "oslo", "--limit", "1", "--offset", offset, "--url", filled)
+    cursor = first.stderr.split()[-1]
+    second = run("search", "oslo", "--limit", "1", "--cursor", cursor, "--url", filled)
     assert len(first.stdout.splitlines()) == len(second.stdout.splitlines()) == 1
     assert first.stdout != second.stdout
     assert second.stderr == ""
+    refused = run("search", "oslo", "--cursor", "x", "--url", filled)
+    assert (refused.returncode, "'x' is not a cursor" in refused.stderr) == (2, True)
 
 
 def test_search_for_command_finds_words_that_are_also_subcommands(filled: str) -> None:

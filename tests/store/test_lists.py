@@ -12,7 +12,7 @@ from support.databases import KINDS, MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.statements import watched
 
-from lango_store import DamagedMessage, InvalidCursor, Message, Store, create_engine
+from lango_store import DamagedMessage, InvalidCursor, Message, SessionInfo, Store, create_engine
 from lango_store._values.reports import Page
 from lango_store.testing import Clock
 
@@ -20,7 +20,7 @@ HOUR = timedelta(hours=1)
 WEST = timezone(-HOUR)
 
 
-def keys(page: Page) -> list[str]:
+def keys(page: Page[SessionInfo]) -> list[str]:
     return [info.key for info in page.items]
 
 

@@ -153,6 +153,9 @@ def _count(*names: str) -> Statement:
     return Statement(lambda dialect: _where(query, dialect, names))
 
 
+_SessionPage: Final = Page[SessionInfo]
+
+
 def check_limit(limit: int) -> None:
     """Raise ValueError for a page size that is out of range."""
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
@@ -161,7 +164,7 @@ def check_limit(limit: int) -> None:
 
 def page(
     connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None, order: Order = "updated"
-) -> Page:
+) -> Page[SessionInfo]:
     """Return a page of sessions after a cursor, most recently updated or created first."""
     check_limit(limit)
     dialect = dialect_of(connection)
@@ -177,10 +180,10 @@ def page(
         conditions += (f"after cursor by {order}",)
     items = _infos(_page(order, *conditions).run(connection, values))
     if len(items) <= limit:
-        return Page(items=items)
+        return _SessionPage(items=items)
     last = items[limit - 1]
     moment = last.updated_at if order == "updated" else last.created_at
-    return Page(items=items[:limit], next=cursor_after(order, moment, last.key))
+    return _SessionPage(items=items[:limit], next=cursor_after(order, moment, last.key))
 
 
 def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:

@@ -13,6 +13,7 @@ from lango_store._rooms.search.values import SearchHit, SearchStatus
 from lango_store._values.model import MessageRole
 from lango_store.cli.options import (
     Agent,
+    CursorOption,
     JsonOption,
     Prefix,
     UrlOption,
@@ -24,6 +25,7 @@ from lango_store.cli.options import (
     open_store,
     option,
     time_option,
+    valid_cursor,
 )
 from lango_store.cli.output import (
     NOTHING_FOUND,
@@ -73,7 +75,7 @@ def for_(
     since: Annotated[Any, time_option("Only messages created at or after this time: 2026-11-21, or 30d ago.")] = None,
     until: Annotated[Any, time_option("Only messages created before this time: 2026-11-21, or 30d ago.")] = None,
     limit: Annotated[int, option("NUMBER", "Maximum number of messages to print.", min=1, max=1_000)] = 20,
-    offset: Annotated[int, option("NUMBER", "Number of best matches to skip, to print the next page.", min=0)] = 0,
+    cursor: CursorOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Search the messages of live sessions, and print the best matches first.
@@ -88,7 +90,7 @@ def for_(
     header: session key, seq, role, time, session title, and the matching
     text. Control characters are escaped with a backslash.
     """
-    with open_store(url) as store:
+    with open_store(url) as store, valid_cursor(cursor):
         page = store.search(
             " ".join(words),
             agent_id=agent,
@@ -98,7 +100,7 @@ def for_(
             since=since,
             until=until,
             limit=limit,
-            offset=offset,
+            cursor=cursor,
         )
     out = console()
     for hit in page.items:
@@ -110,7 +112,7 @@ def for_(
             fields = (hit.key, str(hit.seq), hit.role, hit.created_at.isoformat(), hit.title or "", hit.snippet)
             print("\t".join(map(escaped, fields)))
     if page.next is not None:
-        say(f"… and more: --offset {page.next}")
+        say(f"… and more: --cursor {page.next}")
     if page.newest is not None:
         say(f"too many matches: only the newest {page.newest:,} messages were searched; add words or a filter")
     if page.waiting:

@@ -16,7 +16,9 @@ class InStore:
 
     _context: Context
 
-    def search(self, words: str, *, limit: int = 20, offset: int = 0, **which: Unpack[SearchFilters]) -> SearchPage:
+    def search(
+        self, words: str, *, limit: int = 20, cursor: str | None = None, **which: Unpack[SearchFilters]
+    ) -> SearchPage:
         """Find messages of live sessions by their words, best matches first.
 
         The text of a message ranks higher than names of tools and their outputs. Records are not searched. Needs a
@@ -27,8 +29,8 @@ class InStore:
                 is a phrase, `-word` excludes messages with this word, and `word*` is a prefix. Only the first 2,000
                 characters and 64 words or phrases are used.
             limit: The number of hits per page, 1 to 1,000. Defaults to 20.
-            offset: The `next` of the previous page. Defaults to 0, the first page. Hits move if messages are written
-                between two pages.
+            cursor: The `next` of the previous page. None (default) reads the first page. Hits move if messages are
+                written between two pages.
             **which: Search only messages that match all of these filters: `user_id`, `agent_id`, `key_prefix`, `role`
                 (`model` counts as assistant, `function` as tool), `since`, and `until` (exclusive).
 
@@ -37,9 +39,10 @@ class InStore:
             `newest` is their number, and the hits are not ranked.
 
         Raises:
+            InvalidCursor: The cursor was not returned by `search`.
             SearchUnavailable: The search index is missing, incomplete or damaged.
         """
-        return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which))
+        return self._context.trying(lambda: searching.find(self._context, words, limit, cursor, which))
 
 
 class InConversation(SessionPart):
@@ -53,7 +56,7 @@ class InConversation(SessionPart):
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 20,
-        offset: int = 0,
+        cursor: str | None = None,
     ) -> SearchPage:
         """Find messages of the session by their words, best matches first.
 
@@ -66,13 +69,14 @@ class InConversation(SessionPart):
             since: Search only messages from this time on, an aware datetime.
             until: Search only messages before this time, an aware datetime.
             limit: The number of hits per page, 1 to 1,000. Defaults to 20.
-            offset: The `next` of the previous page. Defaults to 0, the first page.
+            cursor: The `next` of the previous page. None (default) reads the first page.
 
         Returns:
             A page of hits, as from `Store.search`.
 
         Raises:
+            InvalidCursor: The cursor was not returned by `search`.
             SearchUnavailable: The search index is missing, incomplete or damaged.
         """
         which: SearchFilters = {"role": role, "since": since, "until": until}
-        return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which, self.key))
+        return self._context.trying(lambda: searching.find(self._context, words, limit, cursor, which, self.key))

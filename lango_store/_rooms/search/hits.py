@@ -98,7 +98,7 @@ def page(connection: sa.Connection, search: Search, limit: int, offset: int) -> 
     find = finder(search.query)
     return SearchPage(
         items=[_hit(row, texts.get((row.key, row.seq), ()), find) for row in shown],
-        next=offset + limit if len(rows) > limit else None,
+        next=str(offset + limit) if len(rows) > limit else None,
         waiting=index.queued(connection),
         newest=newest,
     )

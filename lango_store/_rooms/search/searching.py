@@ -3,6 +3,7 @@
 A search first indexes up to 5,000 queued changes, unless it runs in a caller's transaction or cannot write the index.
 """
 
+import re
 from contextlib import suppress
 from typing import Final
 
@@ -22,19 +23,19 @@ from lango_store._rooms.search.indexes import index_of
 from lango_store._rooms.search.query import parse_query
 from lango_store._rooms.search.upkeep import damage_of
 from lango_store._rooms.search.values import SearchPage
-from lango_store.errors import DatabaseUnavailable, LangoStoreError, quoted
+from lango_store.errors import DatabaseUnavailable, InvalidCursor, LangoStoreError, quoted
 
 _MAX_DRAINED: Final = 5_000
+_CURSOR: Final = re.compile("[0-9]{1,19}")  # the number of hits before the page
 _MAX_OFFSET: Final = 2**63 - MAX_PAGE - 2
 
 
 def find(
-    context: Context, words: str, limit: int, offset: int, which: SearchFilters, key: str | None = None
+    context: Context, words: str, limit: int, cursor: str | None, which: SearchFilters, key: str | None = None
 ) -> SearchPage:
     """Search the messages of all sessions or, with `key`, of one live session."""
     check_limit(limit)
-    if type(offset) is not int or not 0 <= offset <= _MAX_OFFSET:
-        raise ValueError(f"offset={quoted(offset)} is out of range: pass the `next` of the previous page")
+    offset = _offset(cursor)
     query = parse_query(words)
     hits.conditions(MESSAGE, **which)  # raises for an invalid filter before a connection is opened
 
@@ -58,3 +59,11 @@ def find(
         if (damage := damage_of(context, error)) is None:
             raise
         raise SearchUnavailable(f"the search index is damaged ({damage}): {REBUILD}") from error
+
+
+def _offset(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if isinstance(cursor, str) and _CURSOR.fullmatch(cursor) and int(cursor) <= _MAX_OFFSET:
+        return int(cursor)
+    raise InvalidCursor(f"{quoted(cursor)} is not a cursor of search: pass Page.next unchanged")

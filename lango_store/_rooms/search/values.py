@@ -5,6 +5,7 @@ from datetime import datetime
 from pydantic import Field
 
 from lango_store._values.model import MessageRole
+from lango_store._values.reports import Page
 from lango_store._values.value import Value, absent
 
 
@@ -39,12 +40,12 @@ class SearchHit(Value):
     rank: float
 
 
-class SearchPage(Value):
+class SearchPage(Page[SearchHit]):
     """One page of the hits of a search, best match first.
 
     Attributes:
         items: The hits.
-        next: The offset to pass to `search` for the next page; None on the last page.
+        next: The `cursor` to pass to `search` for the next page; None on the last page.
         waiting: The number of writes to messages that are not indexed yet, so that this search did not see them. A
             search first indexes what waits, so the number is 0, except if more than 5,000 writes wait, if the database
             is read-only, or in your own transaction.
@@ -53,8 +54,6 @@ class SearchPage(Value):
             and have the rank 0.
     """
 
-    items: list[SearchHit]
-    next: int | None = None
     waiting: int = 0
     newest: int | None = Field(default=None, exclude_if=absent)
 

@@ -10,9 +10,10 @@ from lango_store._parts.groups import SessionPart, StorePart, session_group, sto
 from lango_store._rooms.tool_calls import calls, effects, suspensions
 from lango_store._rooms.tool_calls.calls import Place
 from lango_store._rooms.tool_calls.effects import Effect
-from lango_store._rooms.tool_calls.values import BegunCall, Suspension, SuspensionPage
+from lango_store._rooms.tool_calls.values import BegunCall, Suspension
 from lango_store._rows.encoding import encode_id, encode_json
 from lango_store._values.model import UNSET, Message, ToolCall
+from lango_store._values.reports import Page
 
 
 class Calls(SessionPart):
@@ -257,7 +258,7 @@ class StoreSuspensions(StorePart):
         limit: int = 50,
         cursor: str | None = None,
         **which: Unpack[WorkFilters],
-    ) -> SuspensionPage:
+    ) -> Page[Suspension]:
         """List the unanswered suspensions of live sessions, oldest first.
 
         Args:

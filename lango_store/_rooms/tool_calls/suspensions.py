@@ -22,10 +22,11 @@ from lango_store._rooms.tool_calls import calls, waiting
 from lango_store._rooms.tool_calls.calls import Place
 from lango_store._rooms.tool_calls.errors import AlreadyAnswered, SuspensionExpired, SuspensionNotFound
 from lango_store._rooms.tool_calls.tables import SUSPENSION
-from lango_store._rooms.tool_calls.values import Suspension, SuspensionPage
+from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._rooms.turns_in_progress import owed
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
+from lango_store._values.reports import Page
 from lango_store.errors import InvalidCursor, SessionNotFound, quoted
 from lango_store.tables import live_at
 
@@ -172,6 +173,8 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Suspension]:
     return [_decoded(row) for row in _all.run(connection, {"key": checked_key(key)})]
 
 
+_SuspensionPage: Final = Page[Suspension]
+
 _POSITION: Final = (SUSPENSION.c.created_at, SUSPENSION.c.session_key, SUSPENSION.c.digest)
 
 
@@ -182,7 +185,7 @@ def page(
     due_before: datetime | None,
     limit: int,
     cursor: str | None,
-) -> SuspensionPage:
+) -> Page[Suspension]:
     """Return a page of the suspensions of live sessions that have no answer, oldest first."""
     lists.check_limit(limit)
     sessions.check_fields(which, WorkFilters)
@@ -193,16 +196,16 @@ def page(
     if cursor is not None:
         digest, created_at, key = lists.read_cursor(cursor, "Store.suspensions")
         if len(digest) != _DIGEST_LENGTH:
-            raise InvalidCursor("the cursor is of another list: pass SuspensionPage.next unchanged")
+            raise InvalidCursor("the cursor is of another list: pass Page.next unchanged")
         last = (sa.literal(created_at, _POSITION[0].type), sa.literal(key, KEY.type), sa.literal(digest, KEY.type))
         conditions.append(sa.tuple_(*_POSITION) > sa.tuple_(*last))
     query = sa.select(*_ROW).join(SESSION, of_session(SESSION, SUSPENSION.c.session_key)).where(*conditions)
     rows = connection.execute(query.order_by(*_POSITION).limit(limit + 1))
     items = [_decoded(row) for row in rows]
     if len(items) <= limit:
-        return SuspensionPage(items=items)
+        return _SuspensionPage(items=items)
     last_item = items[limit - 1]
-    return SuspensionPage(
+    return _SuspensionPage(
         items=items[:limit], next=lists.cursor_after(last_item.id, last_item.created_at, last_item.key)
     )
 

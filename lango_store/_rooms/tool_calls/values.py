@@ -62,15 +62,3 @@ class Suspension(Value):
     answer: Json = None
     answered_at: AwareDatetime | None = None
     token: str | None = Field(default=None, exclude_if=absent, repr=False)
-
-
-class SuspensionPage(Value):
-    """One page of the suspensions that have no answer yet, oldest first.
-
-    Attributes:
-        items: The suspensions.
-        next: The cursor to pass to `Store.suspensions` for the next page; None on the last page.
-    """
-
-    items: list[Suspension]
-    next: str | None = None

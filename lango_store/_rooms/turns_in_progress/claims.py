@@ -17,9 +17,10 @@ from lango_store._operations.session.sessions import MAX_DURATION
 from lango_store._rooms.turns_in_progress import leases, owed
 from lango_store._rooms.turns_in_progress.leases import Retry
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
-from lango_store._rooms.turns_in_progress.values import OwedPage, OwedTurn
+from lango_store._rooms.turns_in_progress.values import OwedTurn
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_text, end_of_prefix
+from lango_store._values.reports import Page
 
 
 class Chosen:
@@ -169,6 +170,9 @@ _COLUMNS: Final = {
 }
 
 
+_OwedPage: Final = Page[OwedTurn]
+
+
 @cache
 def _page(names: tuple[str, ...], *, first: bool) -> Statement:
     after = sa.tuple_(SESSION.c.owed_at, SESSION.c.key) > sa.tuple_(time("cursor_time"), session_key("cursor_key"))
@@ -176,7 +180,7 @@ def _page(names: tuple[str, ...], *, first: bool) -> Statement:
     return Statement(lambda dialect: _query(dialect, names, *_COLUMNS.values()).where(*conditions))
 
 
-def page(connection: AnyConnection, now: Moment, chosen: Chosen, limit: int, cursor: str | None) -> OwedPage:
+def page(connection: AnyConnection, now: Moment, chosen: Chosen, limit: int, cursor: str | None) -> Page[OwedTurn]:
     """Return a page of the owed turns of live sessions that no worker is running, the longest due first."""
     lists.check_limit(limit)
     dialect = dialect_of(connection)
@@ -187,9 +191,9 @@ def page(connection: AnyConnection, now: Moment, chosen: Chosen, limit: int, cur
     rows = _page(chosen.names, first=cursor is None).run(connection, bound)
     items = [_decoded(dict(zip(_COLUMNS, row, strict=True))) for row in rows[:limit]]
     if len(rows) <= limit:
-        return OwedPage(items=items)
+        return _OwedPage(items=items)
     last = items[-1]
-    return OwedPage(items=items, next=lists.cursor_after("owed", last.due_at or owed.NEVER, last.key))
+    return _OwedPage(items=items, next=lists.cursor_after("owed", last.due_at or owed.NEVER, last.key))
 
 
 def _decoded(value: Mapping[str, Any]) -> OwedTurn:

@@ -11,8 +11,9 @@ from lango_store._parts.groups import SessionPart, StoreFacade, StorePart, sessi
 from lango_store._rooms.turns_in_progress import claims, drafts, inbox, leases, working
 from lango_store._rooms.turns_in_progress.claims import Chosen
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
-from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedPage
+from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedTurn
 from lango_store._values.model import Message
+from lango_store._values.reports import Page
 
 C = TypeVar("C", bound="InConversation[Any]")
 """The class of conversations, with the members that other rooms add."""
@@ -321,7 +322,7 @@ class InStore(StoreFacade, Generic[C, T]):
         worker = self._worker(lease, which, **options)
         return working.work(worker, lambda turn: handle(self.in_turn(turn).conversation(turn.key), turn))
 
-    def owed(self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]) -> OwedPage:
+    def owed(self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]) -> Page[OwedTurn]:
         """List the turns that live sessions are owed and that no process is running, the longest due first.
 
         Turns that were given up come last.

@@ -67,15 +67,3 @@ class Draft(Value):
     text: str
     created_at: AwareDatetime
     updated_at: AwareDatetime
-
-
-class OwedPage(Value):
-    """One page of the turns that sessions are owed, the longest due first.
-
-    Attributes:
-        items: The owed turns. Those that were given up come last.
-        next: The cursor to pass to `Store.owed` for the next page; None on the last page.
-    """
-
-    items: list[OwedTurn]
-    next: str | None = None
