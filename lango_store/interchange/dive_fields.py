@@ -10,13 +10,12 @@ from collections.abc import Container
 from datetime import datetime
 from typing import Any, Final
 
-from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store._values.model import Message, MessageRole
+from lango_store.content import CLAUDE, Result, ignore, parts
 from lango_store.interchange.draft import Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import (
-    as_text,
     difference,
     mapping,
-    read_json,
     read_role,
     restored,
     same,
@@ -146,6 +145,7 @@ def raw_of(part: Part) -> dict[str, Any]:
 
 # Messages
 
+_BLOCKS: Final = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 _ROLES: Final = {
     MessageRole.DEVELOPER: "system",
     MessageRole.MODEL: "assistant",
@@ -179,35 +179,16 @@ def _written(message: Message) -> dict[str, Any]:
 
 
 def _message_blocks(message: Message) -> list[Any] | None:
-    calls = [_call_block(call) for call in message.tool_calls]
-    answer = message.tool_call_id
-    if answer is not None and not any(call.answered and call.id == answer for call in message.tool_calls):
-        return [_result_block(answer, message.content), *calls]
-    outputs = [as_text(call.output) for call in message.tool_calls if call.answered]
-    is_repeated = message.role.canonical is MessageRole.TOOL and message.content in outputs  # lango stores both
-    if message.content is None or is_repeated:
-        return calls or None
-    return [*_content_blocks(message.content), *calls] if calls else _content_blocks(message.content)
+    content = message.content
+    if isinstance(content, list) and all(map(_is_block, content)) and not (message.tool_calls or message.tool_call_id):
+        return content
+    role = "assistant" if message.role.canonical is MessageRole.ASSISTANT else "user"
+    found = parts(message.model_copy(update={"sent": None}))
+    written = [CLAUDE.block(part, "user" if isinstance(part, Result) else role, ignore) for part in found]
+    blocks = [block for block in written if block is not None]
+    return blocks or None if content is None else blocks
 
 
-def _content_blocks(content: Any) -> list[Any]:
-    return content if isinstance(content, list) else [{"type": "text", "text": as_text(content)}]
-
-
-def _call_block(call: ToolCall) -> dict[str, Any]:
-    if call.answered:
-        return _result_block(call.id, call.output)
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)}
-
-
-def _result_block(call_id: str, output: Any) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": as_text(output)}
-
-
-def _input(arguments: Any) -> Any:
-    if isinstance(arguments, str):
-        try:
-            return read_json(arguments or "{}")
-        except ValueError:
-            return arguments
-    return {} if arguments is None else arguments
+def _is_block(block: Any) -> bool:
+    """Return True for a block of Dive, which has Anthropic's."""
+    return isinstance(block, dict) and (block.get("type") in _BLOCKS or isinstance(block.get("source"), dict))

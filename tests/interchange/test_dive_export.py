@@ -34,6 +34,8 @@ def test_messages_of_other_programs_are_exported_as_blocks(tmp_path: Path) -> No
         Message(role="tool", tool_calls=[ToolCall(id="c", name="ls", output="ok")]),
         Message(role="assistant", content="so", tool_calls=[ToolCall(id="d", name="rm", arguments="not JSON")]),
         Message(role="user"),
+        Message.user([{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]),
+        Message.tool("no network", tool_call_id="d", failed=True),
     ]
     out = dive.write(SessionDraft("s", [Part(made, created_at=MOMENT)], created_at=MOMENT), tmp_path)
     events = [line["data"] for line in lines(out)[1:]]
@@ -48,10 +50,20 @@ def test_messages_of_other_programs_are_exported_as_blocks(tmp_path: Path) -> No
             "role": "assistant",
             "content": [
                 {"type": "text", "text": "so"},
-                {"type": "tool_use", "id": "d", "name": "rm", "input": "not JSON"},
+                {"type": "tool_use", "id": "d", "name": "rm", "input": {"arguments": "not JSON"}},
             ],
         },
         {"role": "user", "content": None},
+        {
+            "role": "user",
+            "content": [
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+            ],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "d", "content": "no network", "is_error": True}],
+        },
     ]
 
 
