@@ -7,26 +7,29 @@ last message is an answer of the assistant, no content is empty, and only users 
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from lango_store._values.model import Message
 from lango_store._values.session import Session
-from lango_store.content import as_text, text_of
+from lango_store.content import OPENAI, Call, Entry, Media, Part, Refusal, Text, as_object, ignore
+from lango_store.content.form import in_words
+from lango_store.content.openai_chat import image_of
+from lango_store.content.reading import plain_result
 from lango_store.errors import InvalidValue, quoted
 from lango_store.interchange.backups import export_to
 from lango_store.interchange.fidelity import json_bytes, mapping
 from lango_store.interchange.format import SESSION_FAULTS, Exported
 from lango_store.interchange.redaction import Redact, redacted
 from lango_store.store import Store
-from lango_store.window import Recorded, as_prompt, close_calls, recorded_calls
+from lango_store.window import Recorded, recorded_calls
+from lango_store.window.repair import Repairer
 
 NAME: Final = "openai"
 
 _MAX_IMAGES: Final = 10
 _IMAGE: Final = re.compile(r"https?://|data:image/(?:jpeg|png|webp);base64,")
-_MEDIA: Final = re.compile("image|audio|video|file|document|inline", re.IGNORECASE)
 _FUNCTION: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FIELDS: Final = ("name", "description", "parameters", "strict")
 _NO_OUTPUT: Final = "(no output)"
@@ -67,14 +70,14 @@ class _Example:
         self._session, self._recorded, self._redact = session, recorded, redact
         self._messages: list[dict[str, Any]] = []
         self._ids = (f"call_{number}" for number in count(1))
-        self._open: list[tuple[str, str]] = []
-        """The calls without a result so far: the id of each in the session, and in the line."""
+        self._open: list[str] = []
+        """The ids of the calls without a result so far, in the order of their results."""
 
     def line(self) -> dict[str, Any]:
         """Return the line. Raises `InvalidValue` if the session breaks a rule of the format."""
-        for message in close_calls(self._session.messages, recorded=self._recorded):
-            for entry in as_prompt([message], nested=False):
-                self._add(entry, message)
+        repairer = Repairer(OPENAI, None, self._recorded)
+        for entry in repairer.paired(repairer.entries(self._session.messages)):
+            self._add(entry)
         while self._messages and (self._messages[-1]["role"] != "assistant" or "weight" in self._messages[-1]):
             self._messages.pop()
         if not self._messages:
@@ -87,72 +90,55 @@ class _Example:
         ]
         return {"messages": self._messages} | ({"tools": tools} if tools else {})
 
-    def _add(self, entry: dict[str, Any], message: Message) -> None:
-        content = self._content(entry["role"], entry["content"])
-        line = {"role": "system" if entry["role"] == "developer" else entry["role"]}
-        line |= {"content": content} if content else {}
-        if entry["role"] == "tool":
-            asked = entry.get("tool_call_id", "")
-            same = [each for each in self._open if each[0] == asked]
-            for each in (same or [each for each in self._open if not (each[0] and asked)])[:1]:
-                self._open.remove(each)
-                self._messages.append({"content": _NO_OUTPUT, **line, "tool_call_id": each[1]})
+    def _add(self, entry: Entry) -> None:
+        role, message = "system" if entry.role == "developer" else entry.role, entry.message
+        if role == "tool":
+            result = replace(entry.parts[0], content=redacted(entry.parts[0].content, self._redact))
+            content = redacted(plain_result(result, ignore), self._redact) or _NO_OUTPUT
+            self._messages.append({"role": role, "content": content, "tool_call_id": self._open.pop(0)})
             return
-        if calls := [self._call(call) for call in entry.get("tool_calls", ())]:
-            line["tool_calls"] = calls
+        blocks = [block for part in entry.parts if (block := self._block(part, role))]
+        has_images = any("image_url" in block for block in blocks)
+        line: dict[str, Any] = {"role": role} | (
+            {"content": blocks if has_images else "\n\n".join(block["text"] for block in blocks)} if blocks else {}
+        )
+        if entry.calls:
+            line["tool_calls"] = [self._call(call) for call in entry.calls]
         is_summary = message.turn_no is not None and message.turn_no == self._session.summary_turn
-        if entry["role"] == "assistant" and (is_summary or message.extra.get("interrupted") is True):
+        if role == "assistant" and (is_summary or message.extra.get("interrupted") is True):
             line["weight"] = 0
-        if content or calls:
+        if blocks or entry.calls:
             self._messages.append(line)
 
-    def _call(self, call: dict[str, Any]) -> dict[str, Any]:
-        arguments = call.get("arguments") or {}
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments)
-            except ValueError:  # the text of a custom tool
-                arguments = {"input": arguments}
-        text = json.dumps(redacted(arguments, self._redact), ensure_ascii=False)
-        self._open.append((call["id"], next(self._ids)))
-        function = {"name": self._name(call), "arguments": text}
-        return {"id": self._open[-1][1], "type": "function", "function": function}
+    def _call(self, call: Call) -> dict[str, Any]:
+        text = json.dumps(redacted(as_object(call.arguments), self._redact), ensure_ascii=False)
+        self._open.append(next(self._ids))
+        return {
+            "id": self._open[-1],
+            "type": "function",
+            "function": {"name": self._name(call.name), "arguments": text},
+        }
+
+    def _block(self, part: Part, role: str) -> dict[str, Any] | None:
+        """Return a part as an image of a user, or as text; of an assistant's parts, only texts are kept."""
+        if isinstance(part, Media) and role == "user" and (uri := image_of(part)) and _IMAGE.match(uri):
+            if redacted(uri, self._redact) == uri:
+                return {"type": "image_url", "image_url": {"url": uri}}
+        elif role == "assistant" and not isinstance(part, Text | Refusal):
+            return None
+        text = part if isinstance(part, Text) else in_words(part, ignore)
+        return {"type": "text", "text": redacted(text.text, self._redact)} if text and text.text else None
 
     def _tool(self, tool: dict[str, Any]) -> dict[str, Any]:
         """Return the definition of a function in OpenAI's form, from its nested form, its flat form, or Anthropic's."""
         function = mapping(redacted(tool.get("function", tool), self._redact))
-        function = {"parameters": function.get("input_schema")} | function | {"name": self._name(function)}
+        function = {"parameters": function.get("input_schema")} | function | {"name": self._name(function.get("name"))}
         return {"type": "function", "function": {name: function[name] for name in _FIELDS if function.get(name)}}
 
-    def _name(self, function: dict[str, Any]) -> str:
-        name = str(function.get("name"))
-        if not _FUNCTION.fullmatch(name):
-            raise self._fault(f"has a tool named {quoted(name)}, which is not 1 to 64 of a-z, A-Z, 0-9, _ and -")
-        return name
-
-    def _content(self, role: str, content: Any) -> str | list[dict[str, Any]]:
-        """Return a content as text, or as parts if a user shows images. Of an assistant's blocks, only text is kept."""
-        if not (isinstance(content, list) and all(isinstance(block, dict) for block in content)):
-            return "" if content is None else as_text(redacted(content, self._redact))
-        parts: list[dict[str, Any]] = []
-        for block in content:
-            text = text_of([block])
-            if text is None and role == "user" and (url := self._image_url(block)):
-                parts.append({"type": "image_url", "image_url": {"url": url}})
-            elif text is None and role != "assistant":  # skips an assistant's reasoning, and copies of its calls
-                kind = str(block.get("type") or next(iter(block), ""))
-                text = f"[{kind}]" if _MEDIA.search(kind) else as_text(redacted(block, self._redact))
-            if text:
-                parts.append({"type": "text", "text": redacted(text, self._redact)})
-        if any("image_url" in part for part in parts):
-            return parts
-        return "\n\n".join(part["text"] for part in parts)
-
-    def _image_url(self, block: dict[str, Any]) -> str | None:
-        """Return the URL of an image; None if the format or the redaction does not allow it."""
-        image = block.get("image_url") or mapping(block.get("source")).get("url")
-        url = str(mapping(image).get("url") or image)
-        return url if _IMAGE.match(url) and redacted(url, self._redact) == url else None
+    def _name(self, name: Any) -> str:
+        if not _FUNCTION.fullmatch(str(name)):
+            raise self._fault(f"has a tool named {quoted(str(name))}, which is not 1 to 64 of a-z, A-Z, 0-9, _ and -")
+        return str(name)
 
     def _fault(self, reason: str) -> InvalidValue:
         return InvalidValue(f"session {quoted(self._session.key)}", reason)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,8 +153,8 @@ def test_output_in_an_assistant_message_becomes_a_tool_message(store: Store, lin
     store.create("k", messages=[QUESTION, Message.assistant("Wait.", tool_calls=calls), ANSWER])
     (line,) = lines()
     check(line)
-    assert line["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"input": "not JSON"}'
-    assert [each["content"] for each in line["messages"] if each["role"] == "tool"] == ['{"a": 1}', "(no output)"]
+    assert line["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"arguments": "not JSON"}'
+    assert [each["content"] for each in line["messages"] if each["role"] == "tool"] == ['{"a": 1}', "null"]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_images_of_users_are_kept_as_urls(store: Store, lines: Lines) -> None:
     (line,) = lines()
     check(line)
     image = {"type": "image_url", "image_url": {"url": URL}}
-    named = [{"type": "text", "text": f"[{name}]"} for name in ("image_url", "input_audio")]
+    named = [{"type": "text", "text": f"[{type} attachment]"} for type in ("image/png", "audio/wav")]
     assert line["messages"][0]["content"] == [{"type": "text", "text": "Look:"}, image, image, image, *named]
     (unchanged,) = lines(redact=None)
     assert unchanged["messages"][0]["content"][4] == {"type": "image_url", "image_url": {"url": DATA}}
@@ -200,10 +201,31 @@ def test_blocks_of_an_assistant_are_reduced_to_their_text(store: Store, lines: L
         {"type": "thinking", "thinking": "hm"},
         {"type": "text", "text": "Cold."},
         {"type": "image_url", "image_url": URL},
+        {"type": "refusal", "refusal": "Ask a meteorologist."},
     ]
     store.create("k", messages=[QUESTION, Message.assistant(blocks)])
     (line,) = lines()
-    assert line["messages"][1] == {"role": "assistant", "content": "Cold."}
+    assert line["messages"][1] == {"role": "assistant", "content": "Cold.\n\nAsk a meteorologist."}
+
+
+def test_calls_and_results_in_blocks_are_exported(store: Store, lines: Lines) -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    asked = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}}
+    answered = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "-3 °C"}, picture]}
+    store.create("k", messages=[QUESTION, Message.assistant([asked]), Message.user([answered]), ANSWER])
+    (line,) = lines()
+    check(line)
+    assert line["messages"][1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    assert line["messages"][2]["content"] == "-3 °C\n\n[image/png attachment]"
+
+
+def test_text_files_are_redacted(store: Store, lines: Lines) -> None:
+    data = b64encode(b"I am ann@example.com").decode()
+    file = {"type": "file", "mediaType": "text/plain", "url": f"data:text/plain;base64,{data}"}
+    store.create("k", messages=[Message.user([file]), CALL, Message.tool([file], tool_call_id="a"), ANSWER])
+    (line,) = lines()
+    texts = [line["messages"][number]["content"] for number in (0, 2)]
+    assert texts == ["I am [email]", "I am [email]"]
 
 
 def test_payloads_are_exported_as_whole_strings(store: Store, lines: Lines) -> None:
