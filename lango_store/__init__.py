@@ -5,6 +5,7 @@ from lango_store._features import Values
 from lango_store._operations.session.lists import Filters, WorkFilters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._rooms.examination.values import Finding
+from lango_store._rooms.expiry.values import ExpiryReport
 from lango_store._rooms.search.hits import SearchFilters
 from lango_store._rooms.search.values import SearchHit, SearchPage
 from lango_store._rooms.stats.values import Stats
@@ -30,7 +31,7 @@ from lango_store._values.model import (
     Turn,
     Unset,
 )
-from lango_store._values.reports import ExpiryReport, Page
+from lango_store._values.reports import Page
 from lango_store._values.session import Session
 from lango_store.aio import (
     AsyncConversation,

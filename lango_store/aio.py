@@ -26,6 +26,7 @@ from lango_store._operations.session.lists import Filter, Filters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
 from lango_store._rooms.examination import aio as examination
+from lango_store._rooms.expiry import aio as expiry
 from lango_store._rooms.payloads import aio as payloads
 from lango_store._rooms.search import aio as search
 from lango_store._rooms.stats import aio as stats
@@ -141,6 +142,7 @@ class StoreOptions(TypedDict, total=False):
 
 class AsyncStore(
     turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn],
+    expiry.InStore,
     stats.InStore,
     tool_calls.InStore,
     usage.InStore,
@@ -297,10 +299,6 @@ class AsyncStore(
 
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
-
-    expire = awaited(Store.expire)
-    delete_where = awaited(Store.delete_where)
-    restore = awaited(Store.restore)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Iterate over live sessions in the order of their keys, each exactly once.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
@@ -15,14 +14,13 @@ from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, Default
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
 from lango_store._features import Values
-from lango_store._operations import derived_data
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.session import lists, sessions
-from lango_store._operations.session.expiry import Policy
 from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import StoreFacade, StorePart, store_group
 from lango_store._rooms.examination import groups as examination
+from lango_store._rooms.expiry import groups as expiry
 from lango_store._rooms.payloads import groups as payloads
 from lango_store._rooms.search import groups as search
 from lango_store._rooms.search import state as search_index
@@ -35,13 +33,13 @@ from lango_store._rooms.turns_in_progress import groups as turns_in_progress
 from lango_store._rooms.turns_in_progress import pending
 from lango_store._rooms.usage import groups as usage
 from lango_store._rooms.versions import kept_copies
-from lango_store._rows.encoding import aware, checked_key
-from lango_store._services import appending, archiving, lifecycle
+from lango_store._rows.encoding import checked_key
+from lango_store._services import appending, lifecycle
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
-from lango_store._values.reports import ExpiryReport, Page
+from lango_store._values.reports import Page
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation, RunningTurn
-from lango_store.errors import InvalidState, SessionHeld
+from lango_store.errors import InvalidState
 
 R = TypeVar("R")
 
@@ -54,6 +52,7 @@ class Maintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
 
 class Store(
     turns_in_progress.InStore[Conversation, RunningTurn],
+    expiry.InStore,
     stats.InStore,
     tool_calls.InStore,
     usage.InStore,
@@ -121,6 +120,7 @@ class Store(
     """
 
     _waiting: ClassVar = [pending.count, waiting.count]
+    _at_expiry: ClassVar = [kept_copies.purge]
 
     def __init__(
         self,
@@ -406,134 +406,6 @@ class Store(
                 of session keys.
         """
         return Values(self._context, scope, SHARED_VALUE)
-
-    # Expiry and deletion of many sessions
-
-    def expire(
-        self,
-        *,
-        now: datetime | None = None,
-        older_than: timedelta | None = None,
-        created_before: datetime | None = None,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-        key_prefix: str | None = None,
-        batch_size: int = 500,
-        limit: int | None = None,
-        archive: str | Path | None = None,
-        on_batch: Callable[[ExpiryReport], None] | None = None,
-        dry_run: bool = False,
-        descendants: bool = False,
-    ) -> ExpiryReport:
-        """Purge sessions: permanently delete sessions whose TTL has passed.
-
-        Also deletes, in all sessions, the removed messages whose time in `Store(keep_removed=…)` has passed.
-
-        Sessions are purged in batches. Each batch is a separate transaction of about 80 to 200 ms, so an interrupted
-        run has purged complete batches. Two kinds of sessions are skipped: those that another transaction has locked,
-        and those whose deletion a foreign key of another table prevents, which the report lists in `held`.
-
-        Args:
-            now: Purge sessions that expired at or before this time, an aware datetime. Defaults to the current time.
-            older_than: Also purge sessions that have been idle (`updated_at`) for at least this long, up to 100 years.
-            created_before: Also purge sessions that were created before this time, an aware datetime.
-            agent_id: Purge only sessions of this agent.
-            user_id: Purge only sessions of this user.
-            key_prefix: Purge only sessions whose key starts with this text.
-            batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
-            limit: The maximum number of sessions to purge. None (default) purges all.
-            archive: A database to copy the sessions to: the path of a SQLite file, which is created if necessary, or
-                the URL of a database with the schema of lango_store. Each batch is deleted only after its copy is on
-                disk.
-            on_batch: A function that is called after each batch with the report so far.
-            dry_run: Purge nothing, and report what would be purged. False by default.
-            descendants: Also purge all descendants of each purged session, live or expired, in the same transaction.
-                The report counts them; `batch_size` and `limit` do not.
-
-        Returns:
-            A report with the numbers of purged sessions and messages.
-
-        Raises:
-            InvalidFile: `archive` is a SQLite database of another application; nothing was deleted.
-            ValueError: `archive` is the database of the store; nothing was deleted.
-            DatabaseUnavailable: The database or the archive cannot be reached, or `archive` is not a SQLite file or
-                cannot be written; the current batch was not deleted.
-        """
-        moment = None if now is None else aware(now, "now")
-        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, descendants=descendants)
-        report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
-        if not dry_run:
-            kept_copies.purge(self._context, moment)
-            derived_data.clean(self._context)
-        return report
-
-    def delete_where(
-        self,
-        *,
-        user_id: str | None = None,
-        agent_id: str | None = None,
-        key_prefix: str | None = None,
-        batch_size: int = 500,
-        descendants: bool = False,
-    ) -> int:
-        """Delete all sessions of a user, an agent or a key prefix, live and expired.
-
-        Sessions are deleted in batches, each in a separate transaction. With several filters, a session must match all
-        of them.
-
-        Args:
-            user_id: Delete only sessions of this user.
-            agent_id: Delete only sessions of this agent.
-            key_prefix: Delete only sessions whose key starts with this text.
-            batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
-            descendants: Also delete all descendants of each deleted session, whatever their user and agent, in the same
-                transaction. `batch_size` does not count them.
-
-        Returns:
-            The number of deleted sessions, including descendants.
-
-        Raises:
-            ValueError: No filter was given; nothing was deleted.
-            SessionHeld: A foreign key of another table refers to at least one of the sessions; all other sessions were
-                deleted.
-        """
-        if user_id is None and agent_id is None and not key_prefix:
-            raise ValueError(
-                "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
-            )
-        policy = Policy(
-            agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True, descendants=descendants
-        )
-        report = lifecycle.purge(self._context, policy, None, batch_size)
-        if report.held:
-            raise SessionHeld(*next(iter(report.held.items())))
-        derived_data.clean(self._context)
-        return report.sessions
-
-    def restore(
-        self, archive: str | Path, key: str, *, ttl: timedelta | None = None, descendants: bool = False
-    ) -> Session:
-        """Restore a session from an archive. The archive keeps its copy.
-
-        Args:
-            archive: The path or URL that was passed to `expire(archive=…)`.
-            key: The session to restore.
-            ttl: The TTL of the restored session. None (default) means that it never expires.
-            descendants: Also restore the descendants of the session, with the same TTL, in the same transaction.
-
-        Returns:
-            The restored session with its window.
-
-        Raises:
-            SessionNotFound: The archive has no session with this key.
-            SessionExists: The store has a session with this key or a restored descendant's key, live or expired;
-                nothing was written.
-            InvalidFile: The file does not exist, or is a SQLite database of another application; nothing was written.
-            DamagedMessage: A row of the session is damaged in the archive; nothing was written.
-            DatabaseUnavailable: The database or the archive cannot be reached, or the file is not a SQLite file;
-                nothing was written.
-        """
-        return archiving.restore(self._context, archive, key, ttl, descendants=descendants)
 
     # Transactions and snapshots
 

@@ -1,13 +1,9 @@
 """Results of methods for many sessions: pages of lists, statistics, findings, purges."""
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Generic, TypeVar
 
-from pydantic import Field
-
-from lango_store._values.model import SessionInfo
-from lango_store._values.value import Value, absent
+from lango_store._values.value import Value
 
 T = TypeVar("T")
 
@@ -22,33 +18,6 @@ class Page(Value, Generic[T]):
 
     items: list[T]
     next: str | None = None
-
-
-class ExpiryReport(Value):
-    """The result of a purge, or of a dry run.
-
-    Attributes:
-        sessions: The number of sessions that were deleted; on a dry run, that would be deleted.
-        messages: The number of messages of these sessions.
-        batches: The number of transactions.
-        seconds: The duration in seconds.
-        at: The time, in UTC, with which the TTLs of sessions were compared: the argument `now` of `expire`, or the time
-            of the call.
-        dry_run: True for a dry run, which deletes nothing.
-        oldest: On a dry run, the first 10 sessions that would be deleted; otherwise empty.
-        held: The sessions that were not deleted, because a row of another table refers to them: each key with the name
-            of the foreign key (on SQLite, with the text of the error). Always empty on a dry run, which does not try to
-            delete.
-    """
-
-    sessions: int = 0
-    messages: int = 0
-    batches: int = 0
-    seconds: float = 0.0
-    at: datetime | None = None
-    dry_run: bool = False
-    oldest: list[SessionInfo] = Field(default_factory=list, exclude_if=absent)
-    held: dict[str, str] = Field(default_factory=dict, exclude_if=absent)
 
 
 class Progress(Value):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lango_store._rooms.examination import commands as examination
+from lango_store._rooms.expiry import commands as expiry
 from lango_store._rooms.payloads import commands as payloads
 from lango_store._rooms.prompts import commands as prompts
 from lango_store._rooms.search import commands as search
@@ -23,7 +24,6 @@ from lango_store.cli import (
     db,
     demo,
     interchange,
-    maintenance,
     serve,
     sessions,
     streams,
@@ -46,7 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=example("expire --archive cold.db --url sqlite:///agent.db"))(maintenance.expire)
+app.command(epilog=example("expire --archive cold.db --url sqlite:///agent.db"))(expiry.expire)
 app.command(epilog=example("stats --url sqlite:///agent.db"))(stats.stats)
 app.command(epilog=example("usage --by user,day --since 30d --url sqlite:///agent.db"))(usage.usage)
 app.command(epilog=example("doctor --url sqlite:///agent.db"))(examination.doctor)
@@ -58,6 +58,7 @@ app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
 app.command(epilog=example("tail telegram:42 -f --url sqlite:///agent.db"))(tail.tail)
 app.command(epilog=example("owed --url sqlite:///agent.db"))(owed.owed)
 app.command(epilog=example("demo --kill"))(demo.demo)
+sessions.app.command(epilog=example("sessions restore telegram:42 --archive cold.db --ttl 30d"))(expiry.restore)
 sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompts.prompt)
 sessions.app.command(epilog=example("sessions check --model claude-opus-5-5 --url sqlite:///agent.db"))(prompts.check)
 sessions.app.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))(versions.changes)

@@ -331,19 +331,3 @@ def touch(
         print_json(info)
     else:
         print("never expires" if info.expires_at is None else f"expires {info.expires_at.isoformat()}")
-
-
-@app.command(epilog=example("sessions restore telegram:42 --archive cold.db --ttl 30d"))
-def restore(
-    key: Key,
-    archive: Annotated[str, option("FILE|URL", "Archive that `expire --archive` wrote.")],
-    url: UrlOption = None,
-    ttl: Annotated[
-        Any, option("DURATION", "TTL of the restored session, such as 30d. Default: never expires.", parser=duration)
-    ] = None,
-    descendants: DescendantsOption = False,
-) -> None:
-    """Restore a session from an archive, which keeps its copy."""
-    with open_store(url, "restoring on") as store:
-        session = store.restore(archive, key, ttl=ttl, descendants=descendants)
-    print(f"restored {quantity(session.message_count, 'message')}")

@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from lango_store._features.named_values import rows as values
 from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, TURN, of_session
 from lango_store._operations.log.appends import Batch
-from lango_store._operations.maintenance import transfer
 from lango_store._operations.rows import encode_session
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import NewSession
@@ -21,6 +20,7 @@ from lango_store._rows.encoding import checked_key, encode_id, encode_json, enco
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, quoted
 from lango_store.interchange.draft import Part, SessionDraft
+from lango_store.rows import transfer
 
 _ROWS: Final = 500
 _CHARACTERS: Final = 1 << 20

@@ -12,9 +12,6 @@ import sqlalchemy as sa
 from lango_store._engine.untrusted_files import guard, guard_fault
 from lango_store._operations.binds import CHANGE, IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
 from lango_store._operations.log import changes, counters, payloads, removals
-from lango_store._operations.maintenance import transfer
-from lango_store._operations.maintenance.portable_rows import RowEncoder
-from lango_store._operations.maintenance.transfer import Row
 from lango_store._operations.rows import WAITING_FIELDS
 from lango_store._operations.session_tables import TABLES
 from lango_store._rooms.examination import payload_faults
@@ -25,6 +22,9 @@ from lango_store._rows.encoding import checked_key
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownFeature
 from lango_store.interchange.copying import CopyReport, Failure, copy
 from lango_store.interchange.source import copy_database
+from lango_store.rows import transfer
+from lango_store.rows.portable import RowEncoder
+from lango_store.rows.transfer import Row
 from lango_store.store import Store
 from lango_store.tables import KNOWN_FEATURES, SCHEMA_REVISION, VERSION_TABLE
 

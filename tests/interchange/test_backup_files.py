@@ -22,11 +22,11 @@ from support.waiting import assert_waiting, stream_and_enqueue
 
 from lango_store import InvalidFile, Store
 from lango_store._operations import paging
-from lango_store._operations.maintenance import transfer
 from lango_store.interchange import backups, export, import_path, pieces
 from lango_store.interchange.backup_reading import load
 from lango_store.interchange.backup_writing import first_line, last_line, session_lines
 from lango_store.interchange.pieces import Outcome
+from lango_store.rows import transfer
 from lango_store.tables import SCHEMA_REVISION
 
 

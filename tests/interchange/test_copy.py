@@ -106,7 +106,7 @@ import os, signal, sys
 import sqlalchemy as sa
 from lango_store import Store
 from lango_store.interchange import copying
-from lango_store._operations.maintenance import transfer
+from lango_store.rows import transfer
 
 copying.BATCH = 5
 written = 0

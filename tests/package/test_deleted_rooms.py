@@ -16,7 +16,7 @@ from lango_store._rooms import ROOMS
 TESTS = [
     *(f"store/test_{name}.py" for name in ("append_or_create", "cuts", "lists", "message_ids", "messages", "sessions")),
     *(f"store/test_{name}.py" for name in ("named_values", "paging", "sound_rows", "transactions", "using")),
-    *("conversation/test_turns.py", "expiry/test_ttl.py"),
+    *("conversation/test_turns.py", "store/test_ttl.py"),
 ]
 """Tests of the core that call no method of a room."""
 CHECKED = ["__init__.py", *(part for part in rooms.CORE if "/" not in part)]

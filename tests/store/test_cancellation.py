@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from support.factories import message, messages
 
-from lango_store import AsyncStore, Conflict, Message, Store, StoreClosed, create_engine
+from lango_store import AsyncStore, Conflict, ExpiryReport, Message, Store, StoreClosed, create_engine
 from lango_store._connections import cancellation
-from lango_store._values.reports import ExpiryReport
 
 
 class Gate:

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 
 from lango_store import DamagedMessage, Store
 from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN
-from lango_store._operations.maintenance import transfer
-from lango_store._operations.maintenance.portable_rows import Fields, decode_row
-from lango_store._operations.maintenance.transfer import Row
 from lango_store._operations.session_tables import TABLES
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
+from lango_store.rows import transfer
+from lango_store.rows.portable import Fields, decode_row
+from lango_store.rows.transfer import Row
 from lango_store.tables import Base
 
 _PLACES = {

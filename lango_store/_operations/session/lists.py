@@ -92,6 +92,21 @@ def work_filter(which: WorkFilters) -> Filter:
     return Filter(**which)
 
 
+def conditions_with_values(dialect: Dialect, which: WorkFilters) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions on sessions, for statements that are built for each call."""
+    agent_id, user_id, key_prefix = which.get("agent_id"), which.get("user_id"), which.get("key_prefix")
+    conditions: list[sa.ColumnElement[bool]] = []
+    if user_id is not None:
+        conditions.append(SESSION.c.user_id == encode_text(user_id, "user_id"))
+    if agent_id is not None:
+        agent = SESSION.c.agent_id if user_id is None else dialect.without_index(SESSION.c.agent_id)
+        conditions.append(agent == encode_text(agent_id, "agent_id"))
+    if key_prefix is not None:
+        prefix = encode_text(key_prefix, "key_prefix") or ""
+        conditions += [SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix)]
+    return conditions
+
+
 _ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}
 
 _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {

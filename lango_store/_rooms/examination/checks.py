@@ -19,14 +19,14 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.derived_data import DERIVED
 from lango_store._operations.log import changes, counters, payloads, removals
-from lango_store._operations.maintenance import transfer
-from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._parts.checks import Check, Fault, lock, shown
 from lango_store._rooms.examination import payload_faults
 from lango_store._rooms.examination.values import Finding
 from lango_store.errors import DamagedMessage
+from lango_store.rows import transfer
+from lango_store.rows.portable import SEE_DOCTOR, RowEncoder
 from lango_store.tables import Base
 
 _PAGE: Final = 1_000

@@ -16,8 +16,7 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, column, of_session, text
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
-from lango_store._operations.session.expiry import Policy
-from lango_store._operations.session.lists import WorkFilters
+from lango_store._operations.session.lists import WorkFilters, conditions_with_values
 from lango_store._rooms.tool_calls import calls, waiting
 from lango_store._rooms.tool_calls.calls import Place
 from lango_store._rooms.tool_calls.errors import AlreadyAnswered, SuspensionExpired, SuspensionNotFound
@@ -190,7 +189,7 @@ def page(
     lists.check_limit(limit)
     sessions.check_fields(which, WorkFilters)
     conditions = [waiting.IS_UNANSWERED, live_at(now or sessions.server_time(connection))]
-    conditions += Policy(**which).filters(dialect_of(connection))
+    conditions += conditions_with_values(dialect_of(connection), which)
     if due_before is not None:
         conditions.append(SUSPENSION.c.due_at < aware(due_before, "due_before"))
     if cursor is not None:

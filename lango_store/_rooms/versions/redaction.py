@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from lango_store._connections.context import Context
 from lango_store._operations import derived_data
 from lango_store._operations.binds import SESSION
-from lango_store._operations.maintenance import transfer
+from lango_store._rooms.expiry import archiving
 from lango_store._rooms.versions import edits
-from lango_store._services import archiving
 from lango_store._values.model import Message
 from lango_store.errors import MessageNotFound, SessionExpired, SessionNotFound
+from lango_store.rows import transfer
 
 
 def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None, archive: str | Path | None) -> Message:

@@ -13,8 +13,9 @@ from lango_store._operations.binds import SESSION, of_session, of_sessions, sess
 from lango_store._operations.paging import chunks
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session import levels
+from lango_store._operations.session.lists import WorkFilters, conditions_with_values
 from lango_store._operations.session.sessions import MAX_TTL, check_duration
-from lango_store._rows.encoding import aware, encode_text, end_of_prefix
+from lango_store._rows.encoding import aware
 from lango_store._values.model import SessionInfo
 from lango_store.tables import expired_at
 
@@ -25,7 +26,7 @@ ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[N
 """Copies the sessions of a batch to an archive. Leaving its block commits the copy; an error in the block undoes it."""
 
 
-class Purged(NamedTuple):
+class PurgedBatch(NamedTuple):
     """How many sessions and messages were deleted, and how many sessions count towards the limit of the purge."""
 
     sessions: int
@@ -51,7 +52,7 @@ class PurgeBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Policy:
+class PurgePolicy:
     """The sessions to purge: expired ones and, if set, those idle for `older_than` or created before `created_before`.
 
     `agent_id`, `user_id` and `key_prefix` restrict the purge. With `everything`, all sessions that match these
@@ -82,16 +83,8 @@ class Policy:
 
     def filters(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
         """Return the conditions that every purged session must meet."""
-        conditions: list[sa.ColumnElement[bool]] = []
-        if self.user_id is not None:
-            conditions.append(SESSION.c.user_id == encode_text(self.user_id, "user_id"))
-        if self.agent_id is not None:
-            agent = SESSION.c.agent_id if self.user_id is None else dialect.without_index(SESSION.c.agent_id)
-            conditions.append(agent == encode_text(self.agent_id, "agent_id"))
-        if self.key_prefix is not None:
-            prefix = encode_text(self.key_prefix, "key_prefix") or ""
-            conditions += [SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix)]
-        return conditions
+        which: WorkFilters = {"agent_id": self.agent_id, "user_id": self.user_id, "key_prefix": self.key_prefix}
+        return conditions_with_values(dialect, which)
 
 
 def purge(
@@ -102,7 +95,7 @@ def purge(
     *,
     waits: bool,
     descendants: bool,
-) -> Purged:
+) -> PurgedBatch:
     """Delete one batch of sessions with everything that belongs to them.
 
     A batch has at most `max_sessions` sessions with about `max_rows` rows in total. Sessions are locked when they are
@@ -125,7 +118,7 @@ def purge(
         for part in chunks(keys, MAX_BATCH):
             deleted = sa.delete(SESSION).where(of_sessions(SESSION, part))
             counts += connection.execute(deleted.returning(SESSION.c.message_count)).scalars()
-    return Purged(len(counts), sum(counts), counted)
+    return PurgedBatch(len(counts), sum(counts), counted)
 
 
 def keys(connection: sa.Connection, _: Moment, batch: PurgeBatch) -> list[str]:

@@ -1,4 +1,4 @@
-"""`lango-store expire`: purge sessions."""
+"""`lango-store expire` and `sessions restore`: purge sessions, and restore them from an archive."""
 
 import signal
 import sys
@@ -6,10 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from lango_store._values.reports import ExpiryReport
+from lango_store._rooms.expiry.values import ExpiryReport
 from lango_store.cli.options import (
     Agent,
+    DescendantsOption,
     JsonOption,
+    Key,
     Prefix,
     UrlOption,
     User,
@@ -116,3 +118,18 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
     batches = "" if report.dry_run else f" in {quantity(report.batches, 'batch')}"
     sessions, messages = quantity(report.sessions, "session"), quantity(report.messages, "message")
     print(f"{action} {sessions}, {messages}{batches}, {report.seconds:.1f} s")
+
+
+def restore(
+    key: Key,
+    archive: Annotated[str, option("FILE|URL", "Archive that `expire --archive` wrote.")],
+    url: UrlOption = None,
+    ttl: Annotated[
+        Any, option("DURATION", "TTL of the restored session, such as 30d. Default: never expires.", parser=duration)
+    ] = None,
+    descendants: DescendantsOption = False,
+) -> None:
+    """Restore a session from an archive, which keeps its copy."""
+    with open_store(url, "restoring on") as store:
+        session = store.restore(archive, key, ttl=ttl, descendants=descendants)
+    print(f"restored {quantity(session.message_count, 'message')}")

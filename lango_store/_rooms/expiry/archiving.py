@@ -21,11 +21,9 @@ from lango_store._engine.engine import create_engine, database_file
 from lango_store._operations import revision
 from lango_store._operations.binds import SESSION, of_session, of_sessions
 from lango_store._operations.log import messages
-from lango_store._operations.maintenance import transfer
-from lango_store._operations.maintenance.portable_rows import RowEncoder
 from lango_store._operations.paging import chunks
 from lango_store._operations.session import levels, sessions
-from lango_store._operations.session.expiry import MAX_BATCH
+from lango_store._rooms.expiry.batches import MAX_BATCH
 from lango_store._rows.encoding import MAX_KEY_LENGTH, checked_key
 from lango_store._values.session import Session
 from lango_store.errors import (
@@ -36,6 +34,8 @@ from lango_store.errors import (
     SessionNotFound,
     quoted,
 )
+from lango_store.rows import transfer
+from lango_store.rows.portable import RowEncoder
 from lango_store.tables import SCHEMA_REVISION
 
 _NO_TTL: Final = {"ttl_seconds": None, "expires_at": None}

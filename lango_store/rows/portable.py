@@ -13,8 +13,6 @@ from pydantic import BaseModel, ValidationError
 
 from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store._operations.log import counters
-from lango_store._operations.maintenance import transfer
-from lango_store._operations.maintenance.transfer import Row
 from lango_store._operations.rows import WAITING_FIELDS, encode_message, encode_object, encode_session, encode_waiting
 from lango_store._operations.session.sessions import MAX_TTL
 from lango_store._operations.session_tables import TABLES, SessionTable
@@ -31,6 +29,8 @@ from lango_store._rows.encoding import (
 from lango_store._rows.payloads import FAULTS, digest_of, fill, references
 from lango_store._values.model import Compaction, Message, MessageRole, SessionInfo, Turn
 from lango_store.errors import DamagedMessage, InvalidKey, InvalidValue, quoted
+from lango_store.rows import transfer
+from lango_store.rows.transfer import Row
 
 Fields = dict[str, Any]
 """The columns of a row that are not NULL, by name. The text of a message is in `content`."""

@@ -1,1 +1,0 @@
-"""Whole stores: transfers, checks and statistics."""

@@ -1,0 +1,1 @@
+"""Purges of many sessions, and archives, which are databases with purged sessions."""
