@@ -14,7 +14,7 @@ from support.factories import messages
 from support.statements import watched
 
 from lango_store import ExpiryReport, SessionHeld, SessionNotFound, Store
-from lango_store._services import lifecycle
+from lango_store._rooms.expiry import purging
 from lango_store.tables import SessionRow
 from lango_store.testing import Clock
 
@@ -84,7 +84,7 @@ def test_purge_reports_batches_of_only_referenced_sessions_and_raises_above_a_li
     reported: list[ExpiryReport] = []
     store.expire(batch_size=1, on_batch=reported.append)
     assert [list(each.held) for each in reported] == [["held"], ["held", "z"]]
-    monkeypatch.setattr(lifecycle, "_MAX_HELD", 1)
+    monkeypatch.setattr(purging, "_MAX_HELD", 1)
     with pytest.raises(SessionHeld, match="2 sessions are held by"):
         store.expire()
 
