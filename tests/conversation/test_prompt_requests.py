@@ -84,12 +84,24 @@ CHANGES: Final[dict[str, tuple[Any, dict[str, Any], list[str]]]] = {
     "a redacted question": (lambda c: c.edits.redact(seqs(c)[2]), {}, ["0"]),
     "a deleted question": (lambda c: c.edits.delete(seqs(c)[2]), {}, ["0"]),
     "a dropped context": (lambda c: c.edits.drop_sent(before=seqs(c)[1]), {}, []),
-    "a summary": (lambda c: c.compact(lambda _: Message.user("They talked."), keep_last=3), {}, []),
+    "a summary": (lambda c: compact_during_an_answer(c), {}, []),
     "other instructions": (lambda c: None, {"system": "Be brief."}, []),
     "other tools": (lambda c: None, {"tools": [{"name": "pay"}]}, []),
     "a fork": (lambda c: c.append_message(HI), {}, ["0", "1", "2"]),
     "a tool that is loaded later": (lambda c: None, {"tools": [{"name": "a", "defer_loading": True}]}, ["0", "1", "2"]),
 }
+
+
+def compact_during_an_answer(conversation: Any) -> None:
+    prompt = conversation.history(model=CLAUDE)
+    has_fingerprints = conversation.messages()[1].request is not None
+
+    def summary(_: Any) -> Message:
+        conversation.append_message(thinking("late"), request=prompt if has_fingerprints else None)
+        return Message.user("They talked.")
+
+    conversation.compact(summary)
+    conversation.append_message(HI)
 
 
 def seqs(conversation: Any) -> list[int]:
