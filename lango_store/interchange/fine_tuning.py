@@ -7,7 +7,6 @@ last message is an answer of the assistant, no content is empty, and only users 
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -93,8 +92,7 @@ class _Example:
     def _add(self, entry: Entry) -> None:
         role, message = "system" if entry.role == "developer" else entry.role, entry.message
         if role == "tool":
-            result = replace(entry.parts[0], content=redacted(entry.parts[0].content, self._redact))
-            content = redacted(plain_result(result, ignore), self._redact) or _NO_OUTPUT
+            content = redacted(plain_result(entry.parts[0], ignore), self._redact) or _NO_OUTPUT
             self._messages.append({"role": role, "content": content, "tool_call_id": self._open.pop(0)})
             return
         blocks = [block for part in entry.parts if (block := self._block(part, role))]
