@@ -1,6 +1,7 @@
 """Lists of sessions: filters, order, pages, cursors and the indexes used. No list reads a message."""
 
 import base64
+import pickle
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -350,3 +351,12 @@ def _plan(engine: sa.Engine, statement: str, filters: dict[str, Any]) -> str:
         moment = datetime(2026, 1, 1, tzinfo=UTC)
         values = {"now": moment, "limit": 21, "cursor_time": moment, "cursor_key": "chat:5"} | filters
         return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", values))
+
+
+def test_page_is_equal_after_a_round_trip_through_json_and_pickle(store: Store) -> None:
+    for key in ("a", "b"):
+        store.create(key, metadata={"n": 1})
+    page = store.list_sessions(limit=1)
+    assert page.next is not None
+    assert Page[SessionInfo].model_validate_json(page.model_dump_json()) == page
+    assert pickle.loads(pickle.dumps(page)) == page
