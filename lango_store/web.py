@@ -9,13 +9,12 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from lango_store import Filters, Message, SearchHit, SessionInfo
 from lango_store._operations.binds import TURN
 from lango_store._operations.log import turns
-from lango_store._operations.session.lists import Filters, Order
+from lango_store._operations.session.lists import Order
 from lango_store._rooms.documents.document import render_header, render_log
 from lango_store._rooms.documents.page import PAGE_END, POLICY, escape_line, render_time, start_page
-from lango_store._rooms.search.values import SearchHit
-from lango_store._values.model import Message, SessionInfo
 from lango_store.errors import (
     DamagedMessage,
     DatabaseBusy,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store._values.model import Message
+from lango_store import Message
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange.dive_fields import (
     NAME,

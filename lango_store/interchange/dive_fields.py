@@ -10,7 +10,7 @@ from collections.abc import Container
 from datetime import datetime
 from typing import Any, Final
 
-from lango_store._values.model import Message, MessageRole
+from lango_store import Message, MessageRole
 from lango_store.content import CLAUDE, Result, ignore, parts
 from lango_store.interchange.draft import Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import (

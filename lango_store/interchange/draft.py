@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
-from lango_store._values.model import Message
+from lango_store import Message
 
 Item = TypeVar("Item")
 

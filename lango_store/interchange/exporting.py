@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from lango_store import Message, MessageRole, SessionFields
 from lango_store._dialect import Moment
 from lango_store._features.named_values import rows as values
 from lango_store._operations.binds import MESSAGE, TURN
@@ -16,7 +17,6 @@ from lango_store._operations.session import sessions
 from lango_store._rooms.tool_calls import suspensions
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import decode_time
-from lango_store._values.model import Message, MessageRole, SessionFields
 from lango_store.interchange.draft import Part, Reread, SessionDraft
 from lango_store.interchange.fidelity import mapping
 

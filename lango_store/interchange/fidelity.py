@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from lango_store import Message, MessageRole
 from lango_store._operations.rows import encode_message
 from lango_store._rows.encoding import MAX_LEVELS, checked_key, encode_id, encode_json, encode_text, reject_constant
 from lango_store._values.json_faults import levels_within
-from lango_store._values.model import Message, MessageRole
 from lango_store.errors import InvalidValue, quoted
 from lango_store.interchange.draft import Skipped
 

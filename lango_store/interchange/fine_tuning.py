@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from lango_store._values.session import Session
+from lango_store import Session
 from lango_store.content import OPENAI, Call, Entry, Media, Part, Refusal, Text, as_object, ignore
 from lango_store.content.form import in_words
 from lango_store.content.openai_chat import image_of

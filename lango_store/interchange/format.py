@@ -8,8 +8,8 @@ from typing import Annotated, BinaryIO, ClassVar, Final
 import sqlalchemy as sa
 from pydantic import BeforeValidator, Field, computed_field
 
+from lango_store import UNSET
 from lango_store._connections.context import Context
-from lango_store._values.model import UNSET
 from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound, quoted
 from lango_store.interchange import exporting, importing

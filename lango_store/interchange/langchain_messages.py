@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store import Message, MessageRole, ToolCall
 from lango_store.content import FAILED, LANGCHAIN, Call, Result, as_object, ignore, parts, written, written_result
 from lango_store.interchange.fidelity import mapping, storable_text
 

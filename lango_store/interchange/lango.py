@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store._values.model import Message, ToolCall
+from lango_store import Message, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import check_key, mapping, read_json, read_role, storable_text

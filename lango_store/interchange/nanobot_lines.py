@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from lango_store._values.model import Message, MessageRole, ToolCall, as_asked
+from lango_store import Message, MessageRole, ToolCall
+from lango_store._values.model import as_asked
 from lango_store.errors import InvalidValue
 from lango_store.interchange.fidelity import (
     check_message,

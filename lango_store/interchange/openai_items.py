@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store import Message, MessageRole, ToolCall
 from lango_store.content import RESPONSES
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.fidelity import mapping, storable_text

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store import Message, MessageRole, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
 from lango_store.interchange.documents import read_members

@@ -6,7 +6,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from lango_store._values.model import Message, MessageRole
+from lango_store import Message, MessageRole
 
 __all__ = ["Clock", "make_message", "make_messages"]
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import factory
 
-from lango_store._values.model import Message, MessageRole, ToolCall, Turn
-from lango_store._values.session import Session
+from lango_store import Message, MessageRole, Session, ToolCall, Turn
 from lango_store.testing import Clock
 
 __all__ = ["AskingMessageFactory", "MessageFactory", "SessionFactory", "ToolCallFactory", "TurnFactory"]

@@ -20,8 +20,7 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from lango_store import schema
-from lango_store._engine.engine import create_engine
+from lango_store import create_engine, schema
 from lango_store.store import Store
 from lango_store.testing import Clock
 

@@ -16,16 +16,7 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from lango_store._dialect import Moment
-from lango_store._operations.log import messages as log
-from lango_store._rooms.tail import reading
-from lango_store._rooms.tail.reading import Cursor
-from lango_store._rooms.tail.values import Appended, Changed, Event, Piece
-from lango_store._rooms.tool_calls.values import Suspension
-from lango_store._rooms.turns_in_progress import running
-from lango_store._values.model import Message, MessageRole, Turn
-from lango_store._values.session import Session
-from lango_store._values.usage import numbers_by_path, tokens
+from lango_store import Appended, Changed, Event, Message, MessageRole, Piece, Session, Suspension, Turn, following
 from lango_store.aio import AsyncConversation
 from lango_store.content import AGUI, Call, Native, Note, Result, ignore, parts
 from lango_store.errors import InvalidCursor, quoted
@@ -132,20 +123,22 @@ class _Outdated(Exception):
     """The client needs a snapshot."""
 
 
-def _load(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> tuple[Session, Cursor]:
-    return log.load(connection, now, key), reading.newest(connection, now, key, turn_id)
+def _load(connection: sa.Connection, now: following.Moment, key: str, turn_id: str) -> tuple[Session, following.Cursor]:
+    return following.load(connection, now, key), following.newest(connection, now, key, turn_id)
 
 
-def _parse(position: str) -> tuple[Cursor, int]:
+def _parse(position: str) -> tuple[following.Cursor, int]:
     match = re.fullmatch(r"(.+)_(\d{1,19})", position, re.ASCII)
     if match is None:
         raise InvalidCursor(f"after={quoted(position)} is not a position: give the id of a frame")
-    return Cursor.of(match[1]), int(match[2])
+    return following.Cursor.of(match[1]), int(match[2])
 
 
 def _outcome(asked: list[tuple[Suspension, list[str]]], usage: Mapping[str, Any]) -> Fields:
     """Return how a run has ended: with interrupts for suspensions, and with its usage."""
-    counts = dict(zip(("inputTokens", "outputTokens"), tokens(numbers_by_path(usage)), strict=False))
+    counts = dict(
+        zip(("inputTokens", "outputTokens"), following.tokens(following.numbers_by_path(usage)), strict=False)
+    )
     fields: Fields = {"metadata": {"usage": usage}, "usage": [{name: each for name, each in counts.items() if each}]}
     interrupts = []
     for suspension, calls in asked:
@@ -162,10 +155,10 @@ class _Writer:
     `answers` counts the answers of each turn.
     """
 
-    def __init__(self, turn_id: str, at: Cursor, answers: int = 0) -> None:
+    def __init__(self, turn_id: str, at: following.Cursor, answers: int = 0) -> None:
         self.turn_id = turn_id
         self.at = at
-        self._prefix = running.id_prefix(turn_id)
+        self._prefix = following.id_prefix(turn_id)
         self._answers = Counter({self._prefix: answers})
         self.calls = Calls()
 
@@ -191,7 +184,7 @@ class _Writer:
                 if event.n != draft:
                     raise _Outdated
                 if event.text:
-                    self.at = Cursor.of(event.cursor)
+                    self.at = following.Cursor.of(event.cursor)
                     chunk = {"type": _TEXT, "messageId": self._draft_id(), "role": "assistant", "delta": event.text}
                     yield frame(chunk, self._position)
             case Changed():
@@ -214,7 +207,7 @@ class _Writer:
         events = [event for each in shown for event in _events(each)]
         if draft and any(each["role"] != "tool" for each in shown):
             text = shown[0].get("content", "")
-            if shown[0]["id"] != id or reading.after_draft(self.at, text[:draft]) != self.at:
+            if shown[0]["id"] != id or following.after_draft(self.at, text[:draft]) != self.at:
                 raise _Outdated
             events[:1] = [events[0] | {"delta": text[draft:]}] if text[draft:] else []
             self.at = self.at._replace(length=0, checksum=0)

@@ -15,15 +15,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from lango_store import sse
-from lango_store._dialect import Moment
-from lango_store._rooms.tail import reading
-from lango_store._rooms.tail.reading import Cursor
-from lango_store._rooms.tail.values import Appended, Changed, Event, Piece
-from lango_store._rooms.tool_calls.values import Suspension
-from lango_store._rooms.turns_in_progress import running
-from lango_store._values.model import Message, MessageRole, Turn
-from lango_store._values.session import Session
+from lango_store import Appended, Changed, Event, Message, MessageRole, Piece, Session, Suspension, Turn, following, sse
 from lango_store.aio import AsyncConversation
 from lango_store.content import AISDK, Call, Native, Note, Part, Result, ignore, parts
 from lango_store.content.pages import output, tool_part
@@ -75,7 +67,7 @@ async def aisdk(
     else:
         start = after.removesuffix(_OPEN)
     if writer.has_earlier_calls:
-        for message in await streams.earlier(conversation, Cursor.of(start).seq):
+        for message in await streams.earlier(conversation, following.Cursor.of(start).seq):
             _shown(message, writer.calls, ignore)
     if after and writer.is_open:
         yield frame({"type": "reset-step"})
@@ -128,10 +120,10 @@ class AISDKStream(streams.TurnStream):
     stream = staticmethod(aisdk)
 
 
-def _start(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> tuple[str, int, int]:
+def _start(connection: sa.Connection, now: following.Moment, key: str, turn_id: str) -> tuple[str, int, int]:
     """Return the cursor before the first message of a turn, the session's `last_seq`, and the turn's number or 0."""
-    newest, turn = reading.newest(connection, now, key, turn_id), running.find(connection, key, turn_id)
-    start = newest._replace(seq=running.start_of(connection, now, key, turn_id)).text
+    newest, turn = following.newest(connection, now, key, turn_id), following.find(connection, key, turn_id)
+    start = newest._replace(seq=following.start_of(connection, now, key, turn_id)).text
     return start, newest.seq, 0 if turn is None else turn.turn_no
 
 
@@ -144,7 +136,7 @@ class _Writer:
 
     def __init__(self, turn_id: str, *, is_open: bool) -> None:
         self.turn_id = turn_id
-        self.id = running.id_prefix(turn_id)
+        self.id = following.id_prefix(turn_id)
         self.is_open = is_open
         self.draft = self.stored = ""
         self.parts = self.known = self.turn_no = 0
@@ -154,7 +146,7 @@ class _Writer:
 
     def chunks(self, event: Event) -> Iterator[tuple[str, Chunk]]:
         """Yield the chunks of an event, each with the position after it."""
-        cursor = Cursor.of(event.cursor)._replace(length=0, checksum=0)
+        cursor = following.Cursor.of(event.cursor)._replace(length=0, checksum=0)
         match event:
             case Appended():
                 # A reader that was cut in a step gets the message of the step again.

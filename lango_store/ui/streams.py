@@ -12,16 +12,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import Field
 
-from lango_store import sse
-from lango_store._rooms.tail import reading
-from lango_store._rooms.tail.following import Reader, follow_async
-from lango_store._rooms.tail.reading import Cursor
-from lango_store._rooms.tail.values import Ended, Event, TurnBegan, TurnEnded
-from lango_store._rooms.tool_calls.values import Suspension
-from lango_store._rooms.turns_in_progress import running
-from lango_store._values.model import Message, MessageRole, Turn
-from lango_store._values.usage import total
-from lango_store._values.value import Value
+from lango_store import Ended, Event, Message, MessageRole, Suspension, Turn, TurnBegan, TurnEnded, following, sse
 from lango_store.aio import AsyncConversation
 from lango_store.content import Call, Note, Result
 from lango_store.window import Repair
@@ -63,19 +54,19 @@ async def follow_turn(
     The usage of the turn includes the turns that were saved under its lease. The turn is left out if the session ends,
     if another turn begins, or if no attempt of the turn runs for the time `retry`.
     """
-    reader = Reader(conversation._twin._context, conversation.key, start, follow=True)
-    until = None if Cursor.of(start).attempt else monotonic() + retry.total_seconds()
+    reader = following.Reader(conversation._twin._context, conversation.key, start, follow=True)
+    until = None if following.Cursor.of(start).attempt else monotonic() + retry.total_seconds()
     seconds = min(heartbeat, retry).total_seconds()
     turn, last_seq = None, 0
-    async with aclosing(follow_async(conversation._threads, reader, seconds)) as events:
+    async with aclosing(following.follow_async(conversation._threads, reader, seconds)) as events:
         async for event in events:
-            at = reader.cursor if event is None else Cursor.of(event.cursor)
+            at = reader.cursor if event is None else following.Cursor.of(event.cursor)
             if turn is not None and event is not None:  # a client that is cut gets the end of the turn again
                 event = event.model_copy(update={"cursor": at._replace(turn_no=turn.turn_no - 1).text})
             match event:
                 case TurnEnded(turn=Turn(id=id) as saved) if id == turn_id:
                     # Its event follows its last message: changes and messages of others may be missing.
-                    turn, last_seq = saved, (await read(conversation, reading.newest, turn_id)).seq
+                    turn, last_seq = saved, (await read(conversation, following.newest, turn_id)).seq
                 case TurnEnded(turn=None):
                     until = monotonic() + retry.total_seconds()
                 case TurnBegan():
@@ -85,8 +76,8 @@ async def follow_turn(
             if event is None or event.event not in ("turn_began", "turn_ended"):
                 yield event
             if turn is not None and at.seq >= last_seq:
-                within = await read(conversation, running.turns_within, turn_id)
-                yield turn.model_copy(update={"usage": total(each.usage for each in (*within, turn))})
+                within = await read(conversation, following.turns_within, turn_id)
+                yield turn.model_copy(update={"usage": following.total(each.usage for each in (*within, turn))})
                 return
             if turn is None and until is not None and monotonic() >= until:
                 return
@@ -129,7 +120,7 @@ async def open_suspensions(
 def turn_of(message: Message) -> str | None:
     """Return the beginning of the ids that the turn of a message gives, None without a turn in progress."""
     if message._taken_by is not None:
-        return running.id_prefix(message._taken_by)
+        return following.id_prefix(message._taken_by)
     match = TURN_ID.match(message.id or "")
     return match[0] if match else None
 
@@ -194,7 +185,7 @@ class Messages(list[dict[str, Any]]):
         return lambda text: self.repairs.append(Repair(seq=message.seq, kind="content", text=text))
 
 
-class ChatRequest(Value):
+class ChatRequest(following.Value):
     """A request of a front end: a new message, a request for another answer, or answers to suspensions.
 
     Attributes:

@@ -13,7 +13,8 @@ from support.paths import PACKAGE
 from lango_store._rooms import ROOMS
 
 COMPOSITION: Final = {
-    *("__init__.py", "store.py", "conversation.py", "aio.py", "cli/__init__.py", "sse.py"),
+    *("__init__.py", "store.py", "conversation.py", "aio.py", "cli/__init__.py"),
+    *("following.py", "sse.py"),
     *("errors/__init__.py", "schema/__init__.py", "tables/__init__.py"),
     *("_rooms/__init__.py", "_features/__init__.py", "_values/session.py"),
 }

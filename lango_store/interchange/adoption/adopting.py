@@ -12,12 +12,11 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 from pydantic import Field
 
-from lango_store import errors
+from lango_store import UNSET, SessionInfo, errors
 from lango_store._operations.binds import MESSAGE, TURN, of_session
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import NewSession
 from lango_store._rows.encoding import checked_key, encode_text
-from lango_store._values.model import UNSET, SessionInfo
 from lango_store._values.value import Value
 from lango_store.errors import quoted
 from lango_store.interchange import importing

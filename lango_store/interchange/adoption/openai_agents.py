@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Final
 
-from lango_store._values.model import Message, MessageRole
+from lango_store import Message, MessageRole
 from lango_store.interchange import openai_items
 from lango_store.interchange.adoption.source import (
     CHARACTERS,

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import sqlalchemy as sa
 import sqlite_utils
 
-from lango_store._engine.engine import database_file, read_only_engine
+from lango_store import read_only_engine
+from lango_store._engine.engine import database_file
 from lango_store._engine.untrusted_files import guard
 from lango_store.errors import MAX_QUOTED, DatabaseUnavailable, InvalidFile
 from lango_store.interchange.draft import Part

@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store import errors
-from lango_store._features.named_values.groups import Values
+from lango_store import Values, errors
 from lango_store._features.named_values.rows import encode_values
 from lango_store._operations.binds import SHARED_VALUE, VALUE
 from lango_store.interchange.adoption.source import Shared, mark_of

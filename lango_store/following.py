@@ -1,0 +1,15 @@
+"""The interface for protocols of front ends: follow a session, and read its turns.
+
+`lango_store.ui` uses only these names and the API. They may change in each release.
+"""
+
+from lango_store._dialect import Moment
+from lango_store._operations.log.messages import load
+from lango_store._rooms.tail.following import Reader, follow_async
+from lango_store._rooms.tail.reading import Cursor, after_draft, newest
+from lango_store._rooms.turns_in_progress.running import find, id_prefix, start_of, turns_within
+from lango_store._values.usage import numbers_by_path, tokens, total
+from lango_store._values.value import Value
+
+__all__ = ["Cursor", "Moment", "Reader", "Value", "after_draft", "find", "follow_async", "id_prefix", "load", "newest"]
+__all__ += ["numbers_by_path", "start_of", "tokens", "total", "turns_within"]
