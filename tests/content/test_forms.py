@@ -258,3 +258,55 @@ def test_server_tool_without_an_id_is_not_sent(kind: str) -> None:
     }
     prompt = window.prompt([Message.user("q"), Message.assistant([block, {"type": "text", "text": "a"}])], "anthropic")
     assert prompt[1]["content"] == [{"type": "text", "text": "a"}]
+
+
+def mcp_result(*, failed: bool = False) -> dict[str, Any]:
+    """Return what a tool of MCP returns, as its client writes it."""
+    blocks = [{"type": "text", "text": "the chart"}, {"type": "image", "data": PNG, "mimeType": "image/png"}]
+    return {"content": blocks, "isError": failed}
+
+
+def mcp_logs(result: dict[str, Any]) -> dict[str, list[Message]]:
+    """Return logs that have a result in each place where adapters store one."""
+    asked = Message.assistant(tool_calls=[ToolCall(id="c1", name="f", arguments={})])
+    response = {"function_response": {"id": "c1", "name": "f", "response": result}}
+    answers = {
+        "content": Message.tool(result, tool_call_id="c1", name="f"),
+        "output": Message.tool(tool_calls=[ToolCall(id="c1", name="f", output=result)]),
+        "block of Gemini": Message.user([response]),
+        "block of OpenAI": Message.user([{"type": "function_call_output", "call_id": "c1", "output": result}]),
+    }
+    log = {place: [Message.user("q"), asked, answer] for place, answer in answers.items()}
+    return {
+        place: [message.model_copy(update={"seq": seq}) for seq, message in enumerate(each, 1)]
+        for place, each in log.items()
+    }
+
+
+@pytest.mark.parametrize("failed", [True, False])
+@pytest.mark.parametrize("place", mcp_logs({}))
+def test_result_of_a_tool_of_mcp_is_its_blocks_and_its_failure(place: str, failed: bool) -> None:
+    log = mcp_logs(mcp_result(failed=failed))[place]
+    prompt = window.prompt(log, "anthropic")
+    (result,) = prompt[2]["content"]
+    assert result.get("is_error", False) is failed
+    shown = [block["type"] for block in result["content"]] if isinstance(result["content"], list) else []
+    assert shown == (["text", "text"] if failed else ["text", "image"])  # a failed result may only have texts
+    responses = window.prompt(log, "openai-responses")[-1]["output"]
+    assert [block["type"] for block in responses] == ["input_text", "input_image"]
+    for format in FORMATS:
+        prompt = window.prompt(log, format)
+        assert faults(prompt, format) == []
+        assert "isError" not in json.dumps(prompt)
+    assert place.startswith("block") or any(message.failed for message in log) is (failed and place == "content")
+
+
+def test_structured_result_of_mcp_without_blocks_is_its_json() -> None:
+    (result,) = parts(Message.tool({"content": [], "structuredContent": {"a": 1}, "isError": False}))
+    assert result == Result(None, None, {"a": 1})
+
+
+@pytest.mark.parametrize("data", [{"content": []}, {"content": "x", "isError": True}, {"content": [{"a": 1}]}])
+def test_other_data_with_a_content_is_no_result_of_mcp(data: dict[str, Any]) -> None:
+    assert parts(Message.tool(data)) == [Result(None, None, data)]
+    assert not Message.tool(data).failed
