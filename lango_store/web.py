@@ -10,9 +10,6 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from lango_store import Filters, Message, SearchHit, SessionInfo
-from lango_store._operations.binds import TURN
-from lango_store._operations.log import turns
-from lango_store._operations.session.lists import Order
 from lango_store._rooms.documents.document import render_header, render_log
 from lango_store._rooms.documents.page import PAGE_END, POLICY, escape_line, render_time, start_page
 from lango_store.errors import (
@@ -24,6 +21,8 @@ from lango_store.errors import (
     SessionNotFound,
     needs_extra,
 )
+from lango_store.rows import TURN
+from lango_store.rows.storage import Order, turns
 from lango_store.store import Store
 
 with needs_extra("web"):

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, get_args
 
-from lango_store._operations.session import levels, lists
-from lango_store._operations.session.lists import Filter
 from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import dive, lango, nanobot, shepherd
 from lango_store.interchange.adoption.adopting import Adopted, adopt
@@ -23,6 +21,7 @@ from lango_store.interchange.fine_tuning import NAME as OPENAI
 from lango_store.interchange.fine_tuning import FineTuning
 from lango_store.interchange.format import Exported, FileReport, Format
 from lango_store.interchange.redaction import Redact, redact_text
+from lango_store.rows.storage import Filter, levels, lists
 from lango_store.store import Store
 
 __all__ = [

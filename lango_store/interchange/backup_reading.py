@@ -8,14 +8,11 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
-from lango_store._operations.binds import SESSION, SHARED_VALUE
-from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store.errors import InvalidFile, InvalidValue, quoted
 from lango_store.interchange.backup_writing import KINDS, VERSION, SessionDigest
 from lango_store.interchange.fidelity import STRICT
 from lango_store.interchange.pieces import BackupPiece, Outcome, Pieces, Writer
-from lango_store.rows.portable import Fields, RowEncoder
-from lango_store.rows.transfer import Row
+from lango_store.rows import CHILDREN, SESSION, SHARED_VALUE, TABLES, Fields, Row, RowEncoder
 from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 P = ParamSpec("P")

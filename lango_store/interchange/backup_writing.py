@@ -15,12 +15,8 @@ from typing import IO, Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations.binds import SHARED_VALUE
-from lango_store._operations.session_tables import CHILDREN, TABLES
-from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DamagedMessage, LangoStoreError, SessionNotFound
-from lango_store.rows import transfer
-from lango_store.rows.portable import Fields, RowEncoder
+from lango_store.rows import CHILDREN, SHARED_VALUE, TABLES, Fields, RowEncoder, encode_time_text, transfer
 from lango_store.tables import SCHEMA_REVISION
 
 VERSION: Final = 1

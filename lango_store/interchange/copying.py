@@ -10,14 +10,12 @@ from typing import Final
 import sqlalchemy as sa
 from pydantic import Field
 
-from lango_store._dialect import dialect_of
-from lango_store._dialect.driver_errors import translated
-from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.interchange.backup_reading import load
 from lango_store.interchange.backup_writing import first_line, last_line, shared_lines
 from lango_store.interchange.pieces import ROWS, Outcome, Pause, Writer, closing_lines, session_pieces
-from lango_store.rows import transfer
+from lango_store.rows import Value, dialect_of, transfer
+from lango_store.rows.storage import translated
 from lango_store.store import Store
 
 BATCH: Final = 500

@@ -6,19 +6,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import Message, MessageRole, SessionFields
-from lango_store._dialect import Moment
 from lango_store._features.named_values import rows as values
-from lango_store._operations.binds import MESSAGE, TURN
-from lango_store._operations.log import payloads
-from lango_store._operations.log.messages import MAX_SEQ
-from lango_store._operations.paging import Pages
-from lango_store._operations.rows import MESSAGE_COLUMNS, turn_json
-from lango_store._operations.session import sessions
 from lango_store._rooms.tool_calls import suspensions
-from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import decode_time
 from lango_store.interchange.draft import Part, Reread, SessionDraft
 from lango_store.interchange.fidelity import mapping
+from lango_store.rows import MESSAGE, MESSAGE_COLUMNS, TURN, Moment, Pages, as_stored, decode_time, turn_json
+from lango_store.rows.storage import MAX_SEQ, payloads, sessions
 
 _FIELDS: Final = tuple(SessionFields.__annotations__)
 _LOG: Final = Pages(MESSAGE, MESSAGE_COLUMNS)

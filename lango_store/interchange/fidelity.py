@@ -7,11 +7,18 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from lango_store import Message, MessageRole
-from lango_store._operations.rows import encode_message
-from lango_store._rows.encoding import MAX_LEVELS, checked_key, encode_id, encode_json, encode_text, reject_constant
-from lango_store._values.json_faults import levels_within
 from lango_store.errors import InvalidValue, quoted
 from lango_store.interchange.draft import Skipped
+from lango_store.rows import (
+    MAX_LEVELS,
+    checked_key,
+    encode_id,
+    encode_json,
+    encode_message,
+    encode_text,
+    levels_within,
+    reject_constant,
+)
 
 _ROLES: Final = {role.value: role for role in MessageRole if role is not MessageRole.RECORD}
 """The roles of messages of other systems. `record` is excluded: as a record, such a message would not be exported."""

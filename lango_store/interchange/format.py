@@ -10,12 +10,12 @@ from pydantic import BeforeValidator, Field, computed_field
 
 from lango_store import UNSET
 from lango_store._connections.context import Context
-from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound, quoted
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import SessionDraft, Skipped
 from lango_store.interchange.files import state
 from lango_store.interchange.pieces import ROWS, Outcome, Pause
+from lango_store.rows import Value
 from lango_store.store import Store
 
 

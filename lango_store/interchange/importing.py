@@ -10,17 +10,25 @@ import sqlalchemy as sa
 
 from lango_store import Message
 from lango_store._features.named_values import rows as values
-from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, TURN, of_session
-from lango_store._operations.log.appends import Batch
-from lango_store._operations.rows import encode_session
-from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import NewSession
-from lango_store._operations.session_tables import TABLES
 from lango_store._rooms.tool_calls import suspensions
-from lango_store._rows.encoding import checked_key, encode_id, encode_json, encode_text
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, quoted
 from lango_store.interchange.draft import Part, SessionDraft
-from lango_store.rows import transfer
+from lango_store.rows import (
+    CHANGE,
+    MESSAGE,
+    PAYLOAD,
+    SESSION,
+    TABLES,
+    TURN,
+    checked_key,
+    encode_id,
+    encode_json,
+    encode_session,
+    encode_text,
+    of_session,
+    transfer,
+)
+from lango_store.rows.storage import Batch, NewSession, sessions
 
 _ROWS: Final = 500
 _CHARACTERS: Final = 1 << 20

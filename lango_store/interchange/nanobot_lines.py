@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from lango_store import Message, MessageRole, ToolCall
-from lango_store._values.model import as_asked
 from lango_store.errors import InvalidValue
 from lango_store.interchange.fidelity import (
     check_message,
@@ -27,6 +26,7 @@ from lango_store.interchange.fidelity import (
     read_json,
 )
 from lango_store.interchange.moments import moment
+from lango_store.rows import as_asked
 
 NAME: Final = "nanobot"
 SUFFIX: Final = ".jsonl"

@@ -12,14 +12,20 @@ from typing import Final, Literal
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
-from lango_store._dialect import dialect_of
-from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE
-from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store.errors import DamagedMessage, InvalidValue
 from lango_store.interchange.backup_writing import SessionDigest, row_line
-from lango_store.rows import transfer
-from lango_store.rows.portable import RowEncoder, decode_row
-from lango_store.rows.transfer import Row
+from lango_store.rows import (
+    CHILDREN,
+    MESSAGE,
+    SESSION,
+    SHARED_VALUE,
+    TABLES,
+    Row,
+    RowEncoder,
+    decode_row,
+    dialect_of,
+    transfer,
+)
 
 ROWS: Final = 4_000
 BYTES: Final = 2 << 20

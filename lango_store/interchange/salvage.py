@@ -9,22 +9,28 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._engine.untrusted_files import guard, guard_fault
-from lango_store._operations.binds import CHANGE, IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
-from lango_store._operations.log import changes, counters, payloads, removals
-from lango_store._operations.rows import WAITING_FIELDS
-from lango_store._operations.session_tables import TABLES
 from lango_store._rooms.examination import payload_faults
 from lango_store._rooms.payloads import moving
-from lango_store._rooms.turns_in_progress.tables import INBOX
-from lango_store._rows.columns import RoleColumn
-from lango_store._rows.encoding import checked_key
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownFeature
 from lango_store.interchange.copying import CopyReport, Failure, copy
 from lango_store.interchange.source import copy_database
-from lango_store.rows import transfer
-from lango_store.rows.portable import RowEncoder
-from lango_store.rows.transfer import Row
+from lango_store.rows import (
+    CHANGE,
+    IS_COMPACTION,
+    MESSAGE,
+    SESSION,
+    TABLES,
+    TURN,
+    WAITING_FIELDS,
+    RoleColumn,
+    Row,
+    RowEncoder,
+    checked_key,
+    key_column,
+    of_session,
+    transfer,
+)
+from lango_store.rows.storage import changes, counters, guard, guard_fault, payloads, removals
 from lango_store.store import Store
 from lango_store.tables import KNOWN_FEATURES, SCHEMA_REVISION, VERSION_TABLE
 
@@ -191,8 +197,9 @@ class _Salvage:
             "NULL" if each.nullable and each.name not in existing else f'{table.name}."{each.name}"'
             for each in TABLES[table].columns
         )
-        if table is INBOX and "message" not in existing:
-            columns = columns.replace(f'{table.name}."message"', _waiting_message(existing))
+        embedded = TABLES[table].stored.embedded
+        if embedded and embedded not in existing:
+            columns = columns.replace(f'{table.name}."{embedded}"', _waiting_message(existing))
         query = f"SELECT rowid, {columns} FROM {table.name} NOT INDEXED"
         try:
             self._source.execute(f"{query} LIMIT 0")

@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from lango_store._engine.untrusted_files import guard, guard_fault
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.fidelity import check_key
 from lango_store.interchange.files import lines_of, reading, state
+from lango_store.rows.storage import guard, guard_fault
 
 MAX_NAME: Final = 255
 """The maximum length of a file name, in bytes."""

@@ -13,11 +13,6 @@ import sqlalchemy as sa
 from pydantic import Field
 
 from lango_store import UNSET, SessionInfo, errors
-from lango_store._operations.binds import MESSAGE, TURN, of_session
-from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import NewSession
-from lango_store._rows.encoding import checked_key, encode_text
-from lango_store._values.value import Value
 from lango_store.errors import quoted
 from lango_store.interchange import importing
 from lango_store.interchange.adoption import google_adk, langchain, langgraph, openai_agents, values
@@ -38,6 +33,8 @@ from lango_store.interchange.adoption.source import (
 from lango_store.interchange.draft import Part, SessionDraft
 from lango_store.interchange.fidelity import check_message, is_storable_json, mapping, storable_id
 from lango_store.interchange.pieces import Pause
+from lango_store.rows import MESSAGE, TURN, Value, checked_key, encode_text, of_session
+from lango_store.rows.storage import NewSession, sessions
 from lango_store.store import Store
 
 SOURCES: Final[dict[str, Source]] = {each.NAME: each for each in (openai_agents, google_adk, langgraph, langchain)}

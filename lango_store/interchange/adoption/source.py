@@ -14,12 +14,11 @@ import sqlalchemy as sa
 import sqlite_utils
 
 from lango_store import read_only_engine
-from lango_store._engine.engine import database_file
-from lango_store._engine.untrusted_files import guard
 from lango_store.errors import MAX_QUOTED, DatabaseUnavailable, InvalidFile
 from lango_store.interchange.draft import Part
 from lango_store.interchange.moments import moment
 from lango_store.interchange.source import database_fault
+from lango_store.rows.storage import database_file, guard
 from lango_store.store import Store
 
 Row = dict[str, Any]

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from lango_store import Values, errors
 from lango_store._features.named_values.rows import encode_values
-from lango_store._operations.binds import SHARED_VALUE, VALUE
 from lango_store.interchange.adoption.source import Shared, mark_of
+from lango_store.rows import SHARED_VALUE, VALUE
 from lango_store.store import Store
 
 MARK: Final = "adopted"
