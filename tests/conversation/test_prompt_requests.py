@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from support.databases import not_on_a_cluster
 from support.provider_talks import played
 from support.statements import Counts, counted
-from support.strict_rules import judge, rule_of
+from support.strict_rules import Request, judge, rule_of
 
 from lango_store import InstructionsChanged, Message, Store, ToolCall, window
 
@@ -41,6 +41,12 @@ def kinds(prompt: window.Prompt) -> list[tuple[int, str]]:
     return [(repair.seq, repair.kind) for repair in prompt.repairs]
 
 
+def begins_with(request: Request, before: Request) -> bool:
+    """Return True if a provider's cache recognizes the request before this one, byte for byte."""
+    texts = [json.dumps([each.system, each.tools, each.messages]) for each in (before, request)]
+    return texts[1].startswith(texts[0][:-2])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("system_changes", ["replace", "append"])
 def test_no_provider_refuses_a_request_and_thinking_that_can_be_kept_is_kept(store: Store, system_changes: str) -> None:
@@ -52,9 +58,15 @@ def test_no_provider_refuses_a_request_and_thinking_that_can_be_kept_is_kept(sto
             found, counted = judge(requests, account)
             faults.update({f"{rule_of(fault)} in talk {number}" for fault in found})
             share += counted
+        for request in requests:
+            if request.follows is not None:
+                share["followed"] += 1
+                share["begun"] += begins_with(request, request.follows)
     assert faults == {}
     assert share["could"] > 10 * TALKS
     assert share["kept"] >= 0.98 * share["could"]
+    assert share["followed"] > TALKS
+    assert share["begun"] >= 0.99 * share["followed"]
 
 
 # Thinking that is bound to its prefix
@@ -130,6 +142,12 @@ def test_thinking_behind_a_changed_prefix_is_left_out(store: Store, name: str, h
     assert len(thoughts(older)) == len(kept) + len(left_out)  # which does not bind thinking
 
 
+@pytest.mark.parametrize(("made_by", "kept"), [("claude-opus-5", ["hm"]), ("claude-opus-5-5", []), (None, [])])
+def test_only_thinking_of_models_that_bind_it_is_bound(made_by: str | None, kept: list[str]) -> None:
+    log = [HI, thinking(model=made_by, request="of.another.prefix"), HI]
+    assert thoughts(window.prompt(log, "anthropic", model=CLAUDE)) == kept
+
+
 def test_thinking_is_valid_again_after_an_undo(store: Store) -> None:
     keeping = Store(store.engine, keep_removed=timedelta(days=1))
     conversation = talk(keeping)
@@ -201,7 +219,10 @@ def test_answer_to_a_request_has_its_model_and_provider(store: Store) -> None:
     prompt = conversation.history(model=CLAUDE, provider="bedrock")
     with conversation.turn() as turn:
         answer = turn.append(Message.assistant("hello"), request=prompt)
+        turn.metadata = {"steps": 1}
     assert (answer.model, answer.provider, answer.request) == (CLAUDE, "bedrock", prompt.fingerprint)
+    assert [each.metadata for each in conversation.turns.list()] == [{"model": CLAUDE, "steps": 1}]
+    assert [row.model for row in store.usage(["model"])] == [CLAUDE]
     dated = Message.assistant("hello", model=f"{CLAUDE}-20260901")
     assert conversation.append_message(dated, request=prompt).model == f"{CLAUDE}-20260901"
 

@@ -82,6 +82,7 @@ class Talk:
         self.provider = random.choice(PROVIDERS)
         self.serial = 0
         self.system_changes: Any = system_changes
+        self.is_changed = False
 
     def play(self, rounds: int = 8) -> list[Request]:
         for _ in range(rounds):
@@ -93,6 +94,7 @@ class Talk:
         """Change the session or the application, as happens between two questions."""
         random, pick, conversation, serial = self.random, self.random.choice, self.conversation, self.serial
         stored = [each.seq for each in conversation.messages()]
+        self.is_changed |= operation not in ("none", "imported", "fork", "restart")
         if operation == "imported":  # an answer as a page or LangChain has it (pi#4526)
             reasoning = pick([{"type": "reasoning", "text": "hm"}, {"type": "reasoning", "reasoning": "hm"}])
             answer = Message.assistant([reasoning, {"type": "text", "text": f"imported {serial}"}])
@@ -145,6 +147,9 @@ class Talk:
             if random.random() < 0.1:
                 self.provider = pick(PROVIDERS)
             request = self.request()
+            before = self.requests[-1] if self.requests and not self.is_changed and not self.options else None
+            is_same = before and (before.issuer, before.model) == (request.issuer, request.model)
+            request.follows, self.is_changed = before if is_same else None, False
             request.answer = simulated(random, request, self.serial)
             self.requests.append(request)
             self.store_answer(request)

@@ -60,7 +60,10 @@ _DUMMIES: Final = {
 
 @dataclass
 class Request:
-    """What is sent to a provider, and `answer`, the blocks that it sent back."""
+    """What is sent to a provider, and `answer`, the blocks that it sent back.
+
+    `follows` is the request before it to the same provider, if nothing was changed and no limit cuts the prompt.
+    """
 
     format: str
     issuer: str
@@ -69,6 +72,7 @@ class Request:
     system: Any = None
     tools: Sequence[Block] = ()
     prompt: Any = None
+    follows: "Request | None" = None
     answer: list[Block] = field(default_factory=list)
 
 

@@ -32,6 +32,7 @@ class RunningTurn:
     """A turn in progress, without the methods that other rooms add."""
 
     attempt = 1
+    _model: str | None = None  # of the last answer to a request
     _needs_messages = False  # if no turn was interrupted and no suspension was answered
 
     def __init__(
@@ -133,7 +134,8 @@ class RunningTurn:
 
         Args:
             message: The message to store.
-            request: The prompt that the message answers, as in `Conversation.append_message`.
+            request: The prompt that the message answers, as in `Conversation.append_message`. The metadata of the turn
+                gets the model of the last answer, for `Store.usage`, unless it has a `model`.
 
         Returns:
             The stored message with its `seq` and `created_at`.
@@ -142,8 +144,11 @@ class RunningTurn:
             LeaseLost: The turn has lost the lease of the session; nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
-        new = [message] if request is None else [*request.notes, request.answered(message)]
-        return self.append_messages(new)[-1]
+        if request is None:
+            return self.append_messages([message])[0]
+        stored = self.append_messages([*request.notes, request.answered(message)])[-1]
+        self._model = stored.model or self._model
+        return stored
 
     def append_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Append messages to the session, all or none, as `append` does.
@@ -259,6 +264,8 @@ class RunningTurn:
             InvalidValue: `usage` or `metadata` cannot be stored losslessly; the turn was not saved.
         """
         self._check_running()
+        if self._model is not None:
+            self.metadata = {"model": self._model} | (self.metadata or {})
         usage = None if self.usage is None else encode_object(self.usage, "usage")
         metadata = None if self.metadata is None else encode_object(self.metadata, "metadata")
         for is_retry in (False, True):
