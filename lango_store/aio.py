@@ -80,7 +80,7 @@ class AsyncTurns(turns_in_progress.InTurns, AsyncPart[Turns]):
     """The methods of `Turns` as coroutines."""
 
     find = awaited(Turns.find)
-    compactions = awaited(Turns.compactions)
+    list_compactions = awaited(Turns.list_compactions)
 
     async def begin_compaction(self, *, records: bool = False) -> AsyncPendingCompaction | None:
         """Read the window for a compaction in two steps, as `Conversation.turns.begin_compaction` does.
@@ -103,7 +103,7 @@ class AsyncValues(AsyncPart[_features.Values]):
 
     get = awaited(_features.Values.get)
     set = awaited(_features.Values.set)
-    drop = awaited(_features.Values.drop)
+    delete = awaited(_features.Values.delete)
 
 
 class AsyncRunningTurn(tool_calls.InTurn, turns_in_progress.AsyncRunningTurn):

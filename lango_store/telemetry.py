@@ -42,7 +42,7 @@ _UNTRACED: Final = {
     *("close", "using", "at", "in_turn"),  # make no database call
     "work",  # runs as long as the process
     *("turn.begin", "turn.write", "turn.collect", "turn.call"),  # call other methods
-    *("transact", "transaction", "snapshot", "turn.tries"),  # record their own spans
+    *("transact", "transaction", "snapshot"),  # record their own spans
 }
 _APPENDS: Final = {
     *("append_message", "append_messages", "save_turn"),

@@ -37,9 +37,7 @@ class Lango(Adapter):
             _run(turn, effects)
 
         self._work(handle, once=True, lease=_LEASE, backoff=timedelta(seconds=0.1), key_prefix=key)
-        return bool(
-            self.store.owed(key_prefix=key).items or any(each.key == key for each in self.store.turns.in_progress())
-        )
+        return bool(self.store.owed(key_prefix=key).items or self.store.turns.list_in_progress(key_prefix=key).items)
 
     def _work(self, handle: Any, **options: Any) -> None:
         self.store.work(handle, **options)
@@ -49,7 +47,7 @@ class Lango(Adapter):
 
     def answer(self, key: str, text: str) -> None:
         conversation = self.store.conversation(key)
-        conversation.suspensions.answer_by_id(conversation.suspensions.list()[0].id, text)
+        conversation.suspensions.answer(conversation.suspensions.list()[0].id, text)
 
     def follow(self, key: str, cursor: Any) -> tuple[list[str], Any]:
         events = [*self.store.conversation(key).tail(after=cursor or 0, follow=False)]

@@ -72,7 +72,7 @@ class Turns(SessionPart):
         """
         return self._context.read_together(turns.find, self.key, turn_no_or_id)
 
-    def compactions(self) -> list[Compaction]:
+    def list_compactions(self) -> list[Compaction]:
         """List the compactions, oldest first, with their summaries."""
         return self._context.read_together(turns.compactions, self.key)
 

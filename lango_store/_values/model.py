@@ -106,7 +106,7 @@ class ToolCall(Value):
         """
         return has_failed(self.extra, self.output)
 
-    def copied(self) -> Self:
+    def _copied(self) -> Self:
         """Return a copy that shares no list and no dict with this call."""
         values = {name: value if type(value) is str else copied(value) for name, value in self.__dict__.items()}
         return built(type(self), values, self.__pydantic_fields_set__.copy())
@@ -281,7 +281,7 @@ class Message(Value):
         """
         return self.__dict__.get("_taken_by")
 
-    def stored_as(self, seq: int, created_at: datetime, turn_no: int | None, taken_by: str | None = None) -> Self:
+    def _stored_as(self, seq: int, created_at: datetime, turn_no: int | None, taken_by: str | None = None) -> Self:
         """Return the message as a store has written it: a copy that shares no list and no dict with this message."""
         values = self.__dict__.copy()
         fields = self.__pydantic_fields_set__ | _STORED_FIELDS
@@ -289,7 +289,7 @@ class Message(Value):
         for name in CONTAINERS:
             value = values[name]
             if value and value.__class__ is not str:
-                values[name] = [each.copied() for each in value] if name == "tool_calls" else copied(value)
+                values[name] = [each._copied() for each in value] if name == "tool_calls" else copied(value)
         if turn_no is not None:
             fields.add("turn_no")
         if taken_by is not None:
@@ -298,7 +298,7 @@ class Message(Value):
             values["created_at"] = created_at
         return built(type(self), values, fields)
 
-    def with_id(self, id: str) -> Self:
+    def _with_id(self, id: str) -> Self:
         """Return a copy with an id."""
         return built(type(self), self.__dict__ | {"id": id}, self.__pydantic_fields_set__ | {"id"})
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from rich.bar import Bar
@@ -17,7 +17,7 @@ from rich.pager import SystemPager
 from rich.table import Table
 from rich.text import Text
 
-from lango_store import errors, schema
+from lango_store import Page, errors, schema
 from lango_store._rooms.documents.characters import ESCAPES, ON_ONE_LINE, PICTURES
 
 Item = TypeVar("Item")
@@ -117,6 +117,16 @@ def print_json(value: BaseModel) -> None:
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text))
     print(text)
+
+
+def all_pages(method: Callable[..., Page[Stored]], **which: Any) -> Iterator[list[Stored]]:
+    """Yield the items of each page of a list; `method` takes `limit`, `cursor` and these filters."""
+    cursor = None
+    while True:
+        page = method(limit=500, cursor=cursor, **which)
+        yield page.items
+        if (cursor := page.next) is None:
+            return
 
 
 def print_items(columns: Columns[Stored], pages: Iterable[Sequence[Stored]], *, as_json: bool, none: str) -> None:

@@ -250,7 +250,7 @@ def _messages(page: Messages, messages: list[Message], answers: Counter[str], ca
     groups: list[list[Fields]] = []  # each message with the results of its calls
     owners: dict[str, list[Fields]] = {}
     for message in messages:
-        for each in _shown(message, answers, calls, page.noting(message)):
+        for each in _shown(message, answers, calls, page._noting(message)):
             if each["role"] == "tool" and groups:
                 owners.get(each["toolCallId"], groups[-1]).append(each)
             else:

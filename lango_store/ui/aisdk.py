@@ -300,7 +300,7 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
         turn = streams.turn_of(message)
         name = turn or message.id or f"seq-{message.seq}"
         id = answers[name]["id"] if name in answers else name
-        shown, results = _shown(message, calls, page.noting(message), id)
+        shown, results = _shown(message, calls, page._noting(message), id)
         if message.role.canonical is MessageRole.ASSISTANT and shown:
             if name not in answers:
                 answers[name] = {"id": id, "role": "assistant", "parts": []}

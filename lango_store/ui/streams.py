@@ -180,7 +180,7 @@ class Messages(list[dict[str, Any]]):
         super().__init__()
         self.repairs: list[Repair] = []
 
-    def noting(self, message: Message) -> Note:
+    def _noting(self, message: Message) -> Note:
         """Return a function that adds a repair of a message."""
         return lambda text: self.repairs.append(Repair(seq=message.seq, kind="content", text=text))
 
@@ -195,7 +195,7 @@ class ChatRequest(following.Value):
         turn_id: An id for the turn. A new message or an approval that is sent twice has the same id, so that it is
             answered once.
         approvals: The answers, as pairs of the suspension's id and the answer, for
-            `Conversation.suspensions.answer_by_id`. An answer is a dict with `approved` and `reason`, or in AG-UI what
+            `Conversation.suspensions.answer`. An answer is a dict with `approved` and `reason`, or in AG-UI what
             the front end sends.
     """
 

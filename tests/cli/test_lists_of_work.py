@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import operator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from support.commands import run
 from support.factories import message
 
-from lango_store import AsyncStore, Message, Store, ToolCall, WorkFilters
+from lango_store import AsyncStore, InvalidCursor, Message, Store, ToolCall, WorkFilters
 
 LISTS = ("turns", "calls", "suspensions", "owed")
 SESSIONS = {"chat:1": ("ann", "support"), "chat:2": ("ann", "sales"), "mail:3": ("bob", "support")}
@@ -51,18 +52,19 @@ WHICH: WorkFilters = {"user_id": "ann", "agent_id": "support", "key_prefix": "ch
 
 def test_lists_of_work_are_filtered(busy: str) -> None:
     with Store(busy) as store:
-        assert [each.key for each in store.turns.in_progress(**WHICH)] == ["chat:1"]
-        assert [each.key for each in store.calls.unknown(**WHICH)] == ["chat:1"]
+        assert [each.key for each in store.turns.list_in_progress(**WHICH).items] == ["chat:1"]
+        assert [each.key for each in store.calls.list_unknown(**WHICH).items] == ["chat:1"]
         assert [each.key for each in store.suspensions.list(**WHICH).items] == ["chat:1"]
         assert [each.key for each in store.owed(**WHICH).items] == ["chat:1"]
-        assert len(store.turns.in_progress()) == len(store.calls.unknown()) == len(store.owed().items) == 3
+        pages = store.turns.list_in_progress(), store.calls.list_unknown(), store.owed()
+        assert [len(page.items) for page in pages] == [3, 3, 3]
 
 
 def test_lists_of_work_are_filtered_by_async_stores(busy: str) -> None:
     async def read() -> list[list[str]]:
         async with AsyncStore(busy) as store:
             pages = await store.suspensions.list(**WHICH), await store.owed(**WHICH)
-            lists = await store.turns.in_progress(**WHICH), await store.calls.unknown(**WHICH)
+            lists = (await store.turns.list_in_progress(**WHICH)).items, (await store.calls.list_unknown(**WHICH)).items
         return [[each.key for each in items] for items in (*lists, *(page.items for page in pages))]
 
     assert asyncio.run(read()) == [["chat:1"]] * 4
@@ -71,6 +73,22 @@ def test_lists_of_work_are_filtered_by_async_stores(busy: str) -> None:
 @pytest.mark.one_database
 def test_list_of_work_refuses_an_unknown_filter(store: Store) -> None:
     which: Any = {"title": "a"}
-    for call in (store.turns.in_progress, store.calls.unknown, store.suspensions.list):
+    for call in (store.turns.list_in_progress, store.calls.list_unknown, store.suspensions.list):
         with pytest.raises(TypeError, match=r"title.*give agent_id, user_id, key_prefix"):
             call(**which)
+
+
+@pytest.mark.parametrize("name", ["turns.list_in_progress", "calls.list_unknown", "owed"])
+def test_pages_of_work_have_each_session_once(busy: str, name: str) -> None:
+    with Store(busy) as store:
+        method = operator.attrgetter(name)(store)
+        keys, cursor = [], None
+        for _ in range(3):
+            page = method(limit=1, cursor=cursor)
+            keys += [each.key for each in page.items]
+            cursor = page.next
+        assert cursor is None
+        assert keys == [each.key for each in method().items]
+        assert len({*keys}) == 3
+        with pytest.raises(InvalidCursor, match="unchanged"):
+            method(cursor="other")

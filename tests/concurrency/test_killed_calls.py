@@ -123,10 +123,10 @@ def assert_left(url: str, key: str, tool: CountingTool, point: str, position: in
             expected.append("finished" if point == AFTER_RECORD else "unknown")
         assert [call.state for call in begun] == expected
         assert [call.state for call in running] == [state.replace("unknown", "running") for state in expected]
-        assert store.calls.unknown() == []
-        assert later.calls.unknown() == [call for call in begun if call.state == "unknown"]
+        assert store.calls.list_unknown().items == []
+        assert later.calls.list_unknown().items == [call for call in begun if call.state == "unknown"]
         assert runs_of(tool, begun) == [1] * position + [int(point != AFTER_INTENT)] * (len(begun) - position)
-        for call in later.calls.unknown():
+        for call in later.calls.list_unknown().items:
             with pytest.raises(CallInProgress):
                 store.conversation(key).calls.begin(call.seq, call.position)
 
@@ -169,9 +169,9 @@ def test_unknown_call_of_a_killed_process_runs_again_only_if_resolved_with_retry
             killed(url, key, tool, point, position)
             assert_left(url, key, tool, point, position)
             requests = tool.requests.copy()
-            (unknown,) = later.calls.unknown()
+            (unknown,) = later.calls.list_unknown().items
             assert run_again(url, key, tool, hours=1) == f"unknown {position}"
-            assert (tool.requests, later.calls.unknown()) == (requests, [unknown])
+            assert (tool.requests, later.calls.list_unknown().items) == (requests, [unknown])
             results = [f"run 1 of /{n}" for n in range(CALLS)]
             ran = [1] * CALLS
             ran[position] = int(point != AFTER_INTENT)
@@ -186,7 +186,7 @@ def test_unknown_call_of_a_killed_process_runs_again_only_if_resolved_with_retry
                     ran[position] += 1
                     results[position] = f"run {ran[position]} of /{position}"
                     conversation.calls.resolve(unknown.seq, position, retry=True)
-            assert later.calls.unknown() == []
+            assert later.calls.list_unknown().items == []
             assert run_again(url, key, tool, hours=2) == "saved"
             assert_saved_once(conversation, results)
             assert runs_of(tool, conversation.calls.list()) == ran
@@ -201,7 +201,7 @@ def test_idempotent_call_of_a_killed_process_runs_again_with_the_same_effect_key
         for _, key, position in rounds():
             conversation = later.open(key)
             killed(url, key, tool, point, position)
-            (unknown,) = later.calls.unknown()
+            (unknown,) = later.calls.list_unknown().items
             assert run_again(url, key, tool, hours=1, permission="idempotent") == "saved"
             assert_saved_once(conversation, [f"run 1 of /{n}" for n in range(CALLS)])
             calls = conversation.calls.list()

@@ -57,7 +57,7 @@ class Soak:
         """Answer some of the suspensions that wait."""
         for each in self.store.suspensions.list().items[: self.choose.randrange(4)]:
             try:
-                self.store.conversation(each.key).suspensions.answer_by_id(each.id, "yes")
+                self.store.conversation(each.key).suspensions.answer(each.id, "yes")
             except AlreadyAnswered:
                 raise AssertionError("the suspension was answered twice") from None
 
@@ -92,7 +92,7 @@ class Soak:
             assert each.given_up == (each.due_at is None)
             if each.given_up:
                 self.store.conversation(each.key).turns.retry()
-        return not (owed or self.store.turns.in_progress() or self.store.suspensions.list().items)
+        return not (owed or self.store.turns.list_in_progress().items or self.store.suspensions.list().items)
 
     def stop(self) -> None:
         """Stop the workers cleanly."""

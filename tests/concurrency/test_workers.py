@@ -45,7 +45,7 @@ def put(store: Store, *keys: str) -> None:
 
 
 def is_running(store: Store) -> bool:
-    return bool(store.turns.in_progress())
+    return bool(store.turns.list_in_progress().items)
 
 
 def stopped(worker: threading.Thread) -> bool:
@@ -98,7 +98,7 @@ def test_lease_is_renewed_while_a_handler_writes_nothing(store: Store, url: str)
         assert first is not None
         with Store(url) as other:
             until(lambda: (now := other.conversation("k").turns.in_progress()) is not None and now.until > first.until)
-            until(lambda: other.turns.in_progress()[0].until > first.until + timedelta(seconds=0.6))
+            until(lambda: other.turns.list_in_progress().items[0].until > first.until + timedelta(seconds=0.6))
             assert other.owed().items == []
     finally:
         continues.set()

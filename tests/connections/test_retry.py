@@ -273,7 +273,7 @@ UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
         lambda store: store.conversation("k").append_messages([message("new")], replace_after=1),
         0,
     ),
-    "drop_values": (b"COMMIT", lambda store: store.conversation("k").values.drop(), 0),
+    "drop_values": (b"COMMIT", lambda store: store.conversation("k").values.delete(), 0),
 }
 
 

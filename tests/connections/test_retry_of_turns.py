@@ -84,7 +84,7 @@ def test_begin_of_a_call_is_retried_if_the_commit_reply_is_lost(url: sa.URL, rel
         with conversation.turn("t") as turn:
             asking = turn.append(Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")]))
             relay.lose(b"COMMIT")
-            effect = turn.begin_call(asking, 0) if in_turn else conversation.calls.begin(asking.seq, 0)
+            effect = turn._begin_call(asking, 0) if in_turn else conversation.calls.begin(asking.seq, 0)
             assert not effect.replayed
             conversation.calls.finish(effect, "paid")
         assert [(call.state, call.effect_key) for call in conversation.calls.list()] == [("finished", effect.key)]

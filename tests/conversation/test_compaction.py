@@ -68,7 +68,7 @@ def test_one_of_two_concurrent_compactions_raises_conflict(store: Store) -> None
     with pytest.raises(Conflict, match="compact again"):
         conversation.compact(summarize)
     assert contents(conversation.messages()) == ["other"]
-    assert len(conversation.turns.compactions()) == 1
+    assert len(conversation.turns.list_compactions()) == 1
 
 
 @pytest.mark.parametrize("removal", ["pop_message", "clear", "delete and create"])
@@ -88,7 +88,7 @@ def test_compaction_raises_conflict_if_messages_of_the_window_are_removed_meanwh
 
     with pytest.raises(Conflict):
         conversation.compact(summarize)
-    assert conversation.turns.compactions() == []
+    assert conversation.turns.list_compactions() == []
 
 
 def test_failing_summarizer_changes_nothing(store: Store) -> None:
@@ -116,7 +116,7 @@ def test_compactions_returns_the_summary_and_the_replaced_range_of_each_compacti
     first = conversation.compact(lambda window: summary("one"))
     conversation.append_message(message("between"))
     second = conversation.compact(lambda window: [*summary("two"), *summary("three")])
-    assert conversation.turns.compactions() == [first, second]
+    assert conversation.turns.list_compactions() == [first, second]
     assert first is not None
     assert second is not None
     assert (first.replaced_after, first.replaced_upto, first.replaced_messages) == (0, 3, 3)
@@ -139,7 +139,7 @@ def test_compaction_with_discard_deletes_replaced_messages_and_keeps_usage(store
         return summary("two")
 
     compaction = conversation.compact(summarize, discard=True)
-    assert conversation.turns.compactions() == [compaction]
+    assert conversation.turns.list_compactions() == [compaction]
     assert compaction is not None
     assert (compaction.discarded, compaction.replaced_messages) == (True, 2)
     counted = {"original_event_count": 3, "original_message_count": 2}

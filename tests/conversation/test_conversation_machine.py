@@ -161,7 +161,7 @@ class Machine(StoreBesideModel):
 
     @rule(key=keys, names=st.one_of(st.none(), st.lists(names, max_size=2)))
     def drop_values(self, key: str, names: list[str] | None) -> None:
-        self.act(key, lambda c: c.values.drop(names), lambda s: s.drop_values(names))
+        self.act(key, lambda c: c.values.delete(names), lambda s: s.drop_values(names))
 
     @rule(key=keys, drawn=batches, usage=st.one_of(st.none(), usages), ttl=st.sampled_from([None, TTL]))
     def append_or_create(self, key: str, drawn: Any, usage: Any, ttl: timedelta | None) -> None:

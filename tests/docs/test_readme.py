@@ -134,7 +134,7 @@ def test_commands_on_the_operations_page_run(tmp_path: Path) -> None:
         conversation.turn("t1").begin()
     run_lango_store_commands("".join(blocks("docs/production/operations.md", "sh")), tmp_path)
     with Store(url) as store:
-        assert store.turns.in_progress() == []
+        assert store.turns.list_in_progress().items == []
         assert store.conversation("telegram:87654321").messages()[-1].content == "Not sent."
 
 

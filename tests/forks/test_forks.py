@@ -36,7 +36,7 @@ def test_fork_equals_the_original_session(store: Store) -> None:
     excluded = {"key", "forked_from", "created_at", "updated_at", "revision"}
     assert forked.info().model_dump(exclude=excluded) == source.info().model_dump(exclude=excluded)
     assert forked.info().forked_from == "k"
-    for read in ("messages", "all_messages", "turns.list", "turns.compactions", "total_usage", "history"):
+    for read in ("messages", "all_messages", "turns.list", "turns.list_compactions", "total_usage", "history"):
         assert attrgetter(read)(forked)() == attrgetter(read)(source)()
     assert store.conversation("f").find_message("second") == store.conversation("k").find_message("second")
 
@@ -101,7 +101,7 @@ def test_fork_upto_a_seq_inside_a_summary_copies_the_whole_summary(store: Store)
     source = store.open("k")
     source.compact(lambda window: [message("one"), message("two"), message("three")])
     forked = source.fork("f", upto=8)
-    assert forked.turns.compactions() == source.turns.compactions()
+    assert forked.turns.list_compactions() == source.turns.list_compactions()
     assert (forked.messages(), forked.turns.list()) == (source.messages(), source.turns.list())
 
 

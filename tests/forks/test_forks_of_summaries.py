@@ -27,7 +27,7 @@ def test_fork_upto_a_seq_has_only_the_messages_up_to_it_in_its_window(store: Sto
 def test_fork_upto_a_seq_within_summarized_messages_has_no_summary(store: Store) -> None:
     forked = compacted_session(store).fork("f", upto=3)
     assert contents(forked.messages()) == ["be kind", "message 0", "message 1"]
-    assert forked.turns.compactions() == []
+    assert forked.turns.list_compactions() == []
 
 
 def test_fork_upto_a_seq_within_discarded_messages_is_refused(store: Store) -> None:

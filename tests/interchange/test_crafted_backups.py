@@ -80,7 +80,7 @@ def every_method_works(store: Store) -> None:
         conversation.messages(last=1)
         assert len(conversation.turns.list()) == conversation.info().turn_count
         conversation.total_usage()
-        conversation.turns.compactions()
+        conversation.turns.list_compactions()
         conversation.update(title="new")
         assert conversation.append_message(message("next")).seq > info.last_seq
         conversation.save_turn(messages(2), {"tokens": 1})

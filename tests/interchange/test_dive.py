@@ -46,7 +46,7 @@ def test_imported_session_has_the_title_messages_and_usage_that_dive_loads(path:
         if "compaction_history" in expected:
             history = [
                 ([dives(message) for message in each.summary], each.replaced_messages)
-                for each in session.turns.compactions()
+                for each in session.turns.list_compactions()
             ]
             told = expected["compaction_history"] or []
             assert history == [(each["summary"], len(each["replaced_messages"])) for each in told]

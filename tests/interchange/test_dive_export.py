@@ -94,7 +94,7 @@ def test_session_is_exported_as_suspended_until_the_suspension_is_answered(store
         return lines(tmp_path / folder / "s.jsonl")[0]
 
     assert exported("waiting") == suspended
-    store.conversation(suspension.key).suspensions.answer_by_id(suspension.id, "yes")
+    store.conversation(suspension.key).suspensions.answer(suspension.id, "yes")
     assert exported("answered") == header()
 
 

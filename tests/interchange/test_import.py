@@ -135,7 +135,7 @@ def test_report_counts_imported_sessions_and_messages(opened: Store, given: Any)
     assert_sound(opened)
     session = opened.open("k")
     assert [each.content for each in session.messages()] == ["in short: a, b", "c"]
-    assert [(each.replaced_upto, len(each.summary)) for each in session.turns.compactions()] == [(3, 1)]
+    assert [(each.replaced_upto, len(each.summary)) for each in session.turns.list_compactions()] == [(3, 1)]
     assert (session.info().turn_count, session.total_usage()) == (4, {"input_tokens": 8})
     assert session.save_turn([message("d")]).turn_no == 5
     with opened.engine.connect() as connection:

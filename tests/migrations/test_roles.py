@@ -115,7 +115,7 @@ READS: dict[str, Callable[[Store], Any]] = {
     "values of": lambda store: store.conversation("k").values.get(),
     "drafts": lambda store: store.conversation("k").drafts.list(),
     "inbox": lambda store: store.conversation("k").inbox.list(),
-    "open turns": lambda store: store.turns.in_progress(),
+    "open turns": lambda store: store.turns.list_in_progress().items,
     "history": lambda store: store.conversation("k").history(last=5),
     "stats": lambda store: store.stats(),
     "doctor": lambda store: store.maintenance.examine(),

@@ -97,7 +97,7 @@ def test_async_methods_that_are_not_coroutines_pass_their_arguments(either_store
         either_store.create(key, agent_id=key[0])
     assert [info.key for info in either_store.iter_sessions(page_size=1, agent_id="a")] == ["a1", "a2"]
     with either_store.conversation("a1").turn("t", lease=timedelta(days=1)):
-        (running,) = either_store.turns.in_progress()
+        (running,) = either_store.turns.list_in_progress().items
         assert (running.id, running.until) == ("t", either_store.get("a1").updated_at + timedelta(days=1))
 
 

@@ -116,7 +116,7 @@ def test_cut_within_summarized_messages_undoes_the_compaction(store: Store, cut:
     conversation = compacted_session(store)
     CUTS[cut](conversation)
     assert contents(conversation.messages()) == ["be kind", "message 0", "message 1"]
-    assert conversation.turns.compactions() == []
+    assert conversation.turns.list_compactions() == []
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -165,11 +165,11 @@ def test_summary_that_replaced_no_messages_is_removed_only_by_a_cut_after_0(stor
     conversation = store.open("k")
     conversation.truncate(after=2)
     assert contents(conversation.messages()) == ["summary", "first", "second"]
-    (compaction,) = conversation.turns.compactions()
+    (compaction,) = conversation.turns.list_compactions()
     assert (compaction.replaced_after, compaction.replaced_upto) == (0, 0)
     assert (compaction.replaced_messages, compaction.discarded) == (0, False)
     conversation.truncate(after=0)
-    assert (contents(conversation.messages()), conversation.turns.compactions()) == ([], [])
+    assert (contents(conversation.messages()), conversation.turns.list_compactions()) == ([], [])
 
 
 def test_counters_and_last_seq_are_correct_after_a_cut_below_a_summary(store: Store) -> None:

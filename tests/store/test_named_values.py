@@ -93,19 +93,19 @@ def test_drop_values_returns_the_number_of_dropped_values(store: Store) -> None:
     k = store.open("k")
     k.values.set({"a": 1, "b": 2, "c": 3})
     store.shared_values("k").set({"a": 1, "b": 2})
-    assert k.values.drop(["a", "a", "x"]) == 1
-    assert k.values.drop([]) == 0
+    assert k.values.delete(["a", "a", "x"]) == 1
+    assert k.values.delete([]) == 0
     assert k.values.get() == {"b": 2, "c": 3}
-    assert k.values.drop() == 2
+    assert k.values.delete() == 2
     assert (k.values.get(), store.shared_values("k").get()) == ({}, {"a": 1, "b": 2})
-    assert store.shared_values("k").drop(["b", "x"]) == 1
-    assert store.shared_values("k").drop() == 1
-    assert store.shared_values("k").drop() == 0
+    assert store.shared_values("k").delete(["b", "x"]) == 1
+    assert store.shared_values("k").delete() == 1
+    assert store.shared_values("k").delete() == 0
 
 
 def test_drop_shared_values_takes_any_number_of_names(store: Store) -> None:
     store.shared_values("app").set({f"n{number}": number for number in range(1_200)})
-    assert store.shared_values("app").drop([f"n{number}" for number in range(70_000)]) == 1_200
+    assert store.shared_values("app").delete([f"n{number}" for number in range(70_000)]) == 1_200
     assert store.shared_values("app").get() == {}
 
 
@@ -117,8 +117,8 @@ def test_write_of_values_changes_revision_but_not_times(store: Store, clock: Clo
     writes: list[Callable[[], object]] = [
         lambda: store.conversation("k").values.set({"a": 1}),
         lambda: store.conversation("k").values.set({"a": 1, "b": 2}),
-        lambda: store.conversation("k").values.drop(["a"]),
-        lambda: store.conversation("k").values.drop(),
+        lambda: store.conversation("k").values.delete(["a"]),
+        lambda: store.conversation("k").values.delete(),
     ]
     for number, write in enumerate(writes, 1):
         clock.move(minutes=1)
@@ -126,7 +126,7 @@ def test_write_of_values_changes_revision_but_not_times(store: Store, clock: Clo
         session = store.conversation("k").info()
         assert session.revision == before.revision + number
         assert (session.updated_at, session.expires_at) == (before.updated_at, before.expires_at)
-    store.conversation("k").values.drop()
+    store.conversation("k").values.delete()
     store.conversation("k").values.set({})
     store.conversation("k").values.get()
     assert store.conversation("k").info().revision == before.revision + len(writes)
@@ -197,8 +197,8 @@ def test_values_of_a_missing_or_expired_session_are_refused(store: Store, clock:
             lambda key=key: store.conversation(key).values.get(),  # type: ignore[misc]
             lambda key=key: store.conversation(key).values.set({"a": 2, "b": 2}),  # type: ignore[misc]
             lambda key=key: store.conversation(key).values.set({}),  # type: ignore[misc]
-            lambda key=key: store.conversation(key).values.drop(),  # type: ignore[misc]
-            lambda key=key: store.conversation(key).values.drop([]),  # type: ignore[misc]
+            lambda key=key: store.conversation(key).values.delete(),  # type: ignore[misc]
+            lambda key=key: store.conversation(key).values.delete([]),  # type: ignore[misc]
         ]
         for call in calls:
             with pytest.raises(SessionNotFound) as raised:
@@ -213,13 +213,13 @@ def test_invalid_scope_or_name_is_refused(store: Store, text: Any) -> None:
     before = store.get("k")
     calls: list[Callable[[], object]] = [
         lambda: store.conversation("k").values.set({"a": 1, text: 1}),
-        lambda: store.conversation("k").values.drop([text]),
+        lambda: store.conversation("k").values.delete([text]),
         lambda: store.shared_values(text).get(),
         lambda: store.shared_values(text).set({"a": 1}),
         lambda: store.shared_values(text).set({}),
         lambda: store.shared_values("s").set({"a": 1, text: 1}),
-        lambda: store.shared_values(text).drop(),
-        lambda: store.shared_values("s").drop([text]),
+        lambda: store.shared_values(text).delete(),
+        lambda: store.shared_values("s").delete([text]),
     ]
     for call in calls:
         with pytest.raises(InvalidKey, match=r"^(scope|name): "):
@@ -263,7 +263,7 @@ def test_concurrent_writers_of_the_same_names_do_not_deadlock(store: Store) -> N
         for _ in range(15):
             store.shared_values("app").set(dict.fromkeys(names if n % 2 else names[::-1], n))
             if n == 0:
-                store.shared_values("app").drop()
+                store.shared_values("app").delete()
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(write, range(6)))
@@ -277,7 +277,7 @@ def test_drop_shared_values_locks_rows_in_the_order_of_names(undistributed: str)
         with engine.connect() as holder:
             query = "SELECT FROM lango_shared_value WHERE scope = 'app' AND name = '{}' FOR UPDATE {}"
             holder.exec_driver_sql(query.format("a", ""))
-            dropped = pool.submit(store.shared_values("app").drop)
+            dropped = pool.submit(store.shared_values("app").delete)
             until_one_waits(store.engine)
             holder.exec_driver_sql(query.format("b", "NOWAIT"))
         assert dropped.result() == 2

@@ -77,7 +77,7 @@ def test_edits_return_messages_with_loaded_payloads(store: Store) -> None:
     compaction = conversation.compact(lambda _: summary(NEW))
     assert compaction is not None
     assert contents(compaction.summary) == contents(conversation.messages()) == [NEW]
-    assert conversation.turns.compactions() == [compaction]
+    assert conversation.turns.list_compactions() == [compaction]
 
 
 def test_removal_of_a_compaction_deletes_the_payloads_of_its_summary(store: Store) -> None:

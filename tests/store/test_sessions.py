@@ -83,7 +83,7 @@ def test_calls_on_a_missing_session_raise_session_not_found(store: Store) -> Non
         lambda: store.touch("missing"),
         lambda: store.conversation("missing").clear(),
         lambda: store.conversation("missing").truncate(after=0),
-        lambda: store.conversation("missing").turns.compactions(),
+        lambda: store.conversation("missing").turns.list_compactions(),
     ):
         with pytest.raises(SessionNotFound, match="missing"):
             call()

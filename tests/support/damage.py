@@ -185,7 +185,7 @@ def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     conversation = store._at(key)
     yield "turns", lambda: conversation.turns.list()
     yield "total_usage", lambda: conversation.total_usage()
-    yield "compactions", lambda: conversation.turns.compactions()
+    yield "compactions", lambda: conversation.turns.list_compactions()
     yield "values", lambda: store.conversation(key).values.get()
     yield "open_turn", lambda: conversation.turns.in_progress()
     yield "drafts", lambda: conversation.drafts.list()
@@ -201,7 +201,7 @@ def summing_up(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "list_sessions of both", lambda: store.list_sessions(expired=None, key_prefix="telegram:")
     yield "count", lambda: store.count(user_id="user 1")
     yield "stats", lambda: store.stats()
-    yield "open_turns", lambda: store.turns.in_progress()
+    yield "open_turns", lambda: store.turns.list_in_progress().items
     yield "expire", lambda: store.expire(dry_run=True)
     yield "examine", lambda: store.maintenance.examine()
 
@@ -223,7 +223,7 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "replace", lambda: store.conversation(key).append_messages([message], replace_after=5)
     yield "update", lambda: store.conversation(key).update(title="another")
     yield "set_values", lambda: store.conversation(key).values.set({"state": 2})
-    yield "drop_values", lambda: store.conversation(key).values.drop(["state"])
+    yield "drop_values", lambda: store.conversation(key).values.delete(["state"])
     yield "touch", lambda: store.touch(key, ttl=timedelta(days=1))
     yield "save_turn", lambda: conversation.save_turn([message], id="turn-new")
     yield "save_turn again", lambda: conversation.save_turn([message], id="turn-new")

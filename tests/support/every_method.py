@@ -191,7 +191,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "compact": [lambda: k.compact(lambda window: message("summary"))],
         },
         StoreTurns: {
-            "in_progress": [store.turns.in_progress],
+            "list_in_progress": [store.turns.list_in_progress],
         },
         Maintenance: {
             "move_payloads": [
@@ -201,7 +201,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "examine": [store.maintenance.examine],
         },
         StoreCalls: {
-            "unknown": [store.calls.unknown],
+            "list_unknown": [store.calls.list_unknown],
         },
         StoreSuspensions: {
             "list": [store.suspensions.list, lambda: store.suspensions.list(user_id="ann", cursor=FIRST_CURSOR)],
@@ -209,7 +209,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         },
         Turns: {
             "list": [k.turns.list],
-            "compactions": [k.turns.compactions],
+            "list_compactions": [k.turns.list_compactions],
             "begin_compaction": [k.turns.begin_compaction],
             "find": [lambda: k.turns.find("turn"), lambda: k.turns.find(1)],
             "in_progress": [k.turns.in_progress, busy.turns.in_progress],
@@ -231,18 +231,18 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         Suspensions: {
             "create": [lambda: k.suspensions.create([(asking.seq, 1)], state={"a": 1})],
             "list": [k.suspensions.list],
-            "answer_by_id": [lambda: k.suspensions.answer_by_id(suspension.id, True)],
+            "answer": [lambda: k.suspensions.answer(suspension.id, True)],
             "delete": [lambda: k.suspensions.delete(suspension.id)],
         },
         Drafts: {
             "list": [k.drafts.list],
             "keep": [lambda: k.drafts.keep(draft.id)],
-            "drop": [lambda: k.drafts.drop(draft.id)],
+            "delete": [lambda: k.drafts.delete(draft.id)],
         },
         Inbox: {
             "put": [lambda: k.inbox.put(message()), lambda: k.inbox.put(message(id="new"))],
             "list": [k.inbox.list],
-            "drop": [lambda: k.inbox.drop("unknown")],
+            "delete": [lambda: k.inbox.delete("unknown")],
             "redact": [lambda: k.inbox.redact("waiting")],
         },
         Edits: {
@@ -260,7 +260,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         Values: {
             "get": [k.values.get, store.shared_values("app").get],
             "set": [lambda: k.values.set({"a": 1}), lambda: store.shared_values("app").set({"a": 1})],
-            "drop": [k.values.drop, lambda: k.values.drop(["a"]), store.shared_values("app").drop],
+            "delete": [k.values.delete, lambda: k.values.delete(["a"]), store.shared_values("app").delete],
         },
         PendingCompaction: {
             "finish": [lambda: pending.finish(message("summary"))],

@@ -50,7 +50,7 @@ def fill(store: Store) -> None:
     asking = calls.append_message(Message.assistant(tool_calls=[call, call]))
     calls.calls.finish(calls.calls.begin(asking.seq, 0), {"paid": True})
     calls.calls.begin(asking.seq, 1)
-    calls.suspensions.answer_by_id(
+    calls.suspensions.answer(
         calls.suspensions.create([(asking.seq, 1)], state=CONTENTS, reason="Pay 40 €?", ttl=timedelta(hours=1)).id,
         CONTENTS,
     )

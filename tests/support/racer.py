@@ -100,8 +100,8 @@ class Racer:
         self.store.shared_values("app").set(dict.fromkeys(names, self.number))
 
     def drop_values(self) -> None:
-        self.store.shared_values("app").drop()
-        assert self.conversation.values.drop(list(self.mine)) == len(self.mine)
+        self.store.shared_values("app").delete()
+        assert self.conversation.values.delete(list(self.mine)) == len(self.mine)
         self.mine.clear()
         self.look_at_values()
 

@@ -56,7 +56,7 @@ def turns_and_summaries(found: Conversation, session: ModelSession) -> None:
     assert found.turns.list() == session.turns
     assert found.info().turn_count == len(session.turns)
     assert found.total_usage() == session.usage
-    assert found.turns.compactions() == session.compactions
+    assert found.turns.list_compactions() == session.compactions
 
 
 def what_a_model_sees(found: Conversation, session: ModelSession) -> None:

@@ -133,7 +133,7 @@ def test_compaction_keeps_replaced_messages_in_the_log(store: Store) -> None:
     assert session.info().turn_count == 3
     assert texts(session.all_messages()) == ["Hello", "Hi", "How are you?", "Good!", "Summary of 4 messages"]
     assert session.total_usage() == {"input_tokens": 30, "output_tokens": 20}
-    (compaction,) = session.turns.compactions()
+    (compaction,) = session.turns.list_compactions()
     assert texts(compaction.summary) == ["Summary of 4 messages"]
     assert compaction.replaced_messages == 4
 

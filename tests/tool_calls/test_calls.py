@@ -97,12 +97,12 @@ def test_call_without_a_result_is_unknown_after_the_time_limit(either_store: Sto
     conversation = either_store.open("k")
     seq = asks(conversation).seq
     effect = conversation.calls.begin(seq, 0, limit=LIMIT)
-    assert either_store.calls.unknown() == []
+    assert either_store.calls.list_unknown().items == []
     clock.move(minutes=2)
     with pytest.raises(CallUnknown) as raised:
         conversation.calls.begin(seq, 0)
     assert (raised.value.seq, raised.value.position, raised.value.effect_key) == (seq, 0, effect.key)
-    (unknown,) = either_store.calls.unknown()
+    (unknown,) = either_store.calls.list_unknown().items
     assert (unknown.key, unknown.name, unknown.effect_key) == ("k", "pay", effect.key)
     assert (unknown.state, unknown.begun_at, unknown.until) == ("unknown", clock.time - LIMIT, clock.time)
 
@@ -504,7 +504,7 @@ def test_history_with_late_approvals_is_accepted_by_providers(store: Store, step
         return conversation.append_message(Message.assistant(tool_calls=[call])).seq
 
     def finish(suspension: Suspension, output: str) -> None:
-        for seq, position in conversation.suspensions.answer_by_id(suspension.id, True).calls:
+        for seq, position in conversation.suspensions.answer(suspension.id, True).calls:
             conversation.calls.finish(conversation.calls.begin(seq, position), output)
 
     for number, step in enumerate(steps):
@@ -555,7 +555,7 @@ def test_turn_call_accepts_a_tool_call_object_unless_several_are_equal(store: St
             effect.output = "done"
         with (
             pytest.raises(ValueError, match="3 calls of the message equal this one"),
-            turn.call(asking, CALLS[0].copied()),
+            turn.call(asking, CALLS[0].model_copy()),
         ):
             pass
     assert states(conversation) == [(1, 1, "finished")]
@@ -613,7 +613,7 @@ def test_call_is_unknown_if_the_block_raises_or_sets_no_output(either_store: Sto
             raise ZeroDivisionError
         with turn.call(asking, 1):
             pass  # no output
-        assert [call.position for call in either_store.calls.unknown()] == [0, 1]
+        assert [call.position for call in either_store.calls.list_unknown().items] == [0, 1]
         with pytest.raises(CallUnknown), turn.call(asking, 0):
             pass
         with turn.call(asking, 1, idempotent=True) as effect:
@@ -657,10 +657,10 @@ def test_result_that_was_committed_with_the_callers_transaction_ends_the_call(st
         with turn.call(asking, 0) as effect, store.transaction() as transaction:
             result = transaction.conversation("k").calls.finish(effect, "paid")
         assert effect.result == result
-        effect = turn.begin_call(asking, 1)
+        effect = turn._begin_call(asking, 1)
         with store.transaction() as transaction:
             transaction.conversation("k").calls.finish(effect, "paid too")
-            turn.end_call(effect)  # writes nothing, because the transaction has locked the call
+            turn._end_call(effect)  # writes nothing, because the transaction has locked the call
     assert [state for _, _, state in states(conversation)] == ["finished"] * 2
 
 
@@ -701,7 +701,7 @@ def test_messages_of_a_turn_are_in_the_order_of_the_log(store: Store, clock: Clo
     conversation = store.open("k")
     killed = conversation.turn("t").begin()
     asking = killed.append(Message.assistant(tool_calls=CALLS))
-    killed.begin_call(asking, 0)
+    killed._begin_call(asking, 0)
     clock.move(minutes=2)
     conversation.calls.resolve(asking.seq, 0, output="paid")
     with suppress(ZeroDivisionError), conversation.turn("t") as turn:
@@ -780,7 +780,7 @@ def test_call_is_unknown_if_the_task_is_cancelled_before_setting_an_output(url: 
                 await entered.wait()
                 task.cancel()
                 await asyncio.wait([task])
-                assert [call.position for call in await store.calls.unknown()] == [0]
+                assert [call.position for call in (await store.calls.list_unknown()).items] == [0]
 
     asyncio.run(run())
 
@@ -802,7 +802,7 @@ def test_resolve_call_with_an_output_stores_the_output_as_the_result(store: Stor
     assert stored is not None
     assert (stored.content, stored.tool_call_id, stored.name) == ("paid", "call_0", "pay")
     assert conversation.calls.begin(seq, 0).result == replayed(stored)
-    assert store.calls.unknown() == []
+    assert store.calls.list_unknown().items == []
 
 
 def test_resolve_call_with_a_failure_stores_the_failure_as_the_result(store: Store, clock: Clock) -> None:
@@ -817,9 +817,9 @@ def test_resolve_call_with_a_failure_stores_the_failure_as_the_result(store: Sto
 def test_call_resolved_with_retry_can_begin_one_more_time(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = unknown(conversation, clock)
-    (key,) = {call.effect_key for call in store.calls.unknown()}
+    (key,) = {call.effect_key for call in store.calls.list_unknown().items}
     assert conversation.calls.resolve(seq, 0, retry=True) is None
-    assert (states(conversation), store.calls.unknown()) == ([(seq, 0, "retry")], [])
+    assert (states(conversation), store.calls.list_unknown().items) == ([(seq, 0, "retry")], [])
     effect = conversation.calls.begin(seq, 0)
     assert effect.key == key
     with pytest.raises(CallInProgress):
@@ -891,7 +891,7 @@ def test_call_is_unknown_after_the_message_with_the_result_is_removed(store: Sto
     conversation.truncate(after=seq)
     with pytest.raises(CallUnknown):
         conversation.calls.begin(seq, 0)
-    assert (states(conversation), store.calls.unknown()) == ([(seq, 0, "unknown")], [])
+    assert (states(conversation), store.calls.list_unknown().items) == ([(seq, 0, "unknown")], [])
     conversation.calls.resolve(seq, 0, output="done")
     assert states(conversation) == [(seq, 0, "finished")]
 
@@ -913,9 +913,9 @@ def test_unknown_call_of_a_redacted_message_can_be_resolved(
     conversation = store.open("k")
     seq = unknown(conversation, clock)
     conversation.edits.redact(seq)
-    assert [call.name for call in store.calls.unknown()] == [""]
+    assert [call.name for call in store.calls.list_unknown().items] == [""]
     conversation.calls.resolve(seq, 0, **resolution)
-    assert store.calls.unknown() == []
+    assert store.calls.list_unknown().items == []
 
 
 def test_fork_has_no_begun_calls(store: Store) -> None:
@@ -941,7 +941,7 @@ def test_calls_of_an_expired_session_are_not_listed(store: Store, clock: Clock) 
     seq = asks(conversation).seq
     conversation.calls.begin(seq, 0)
     clock.move(hours=2)
-    assert store.calls.unknown() == []
+    assert store.calls.list_unknown().items == []
     with pytest.raises(LangoStoreError):
         conversation.calls.list()
     store.expire()

@@ -253,7 +253,7 @@ class Machine(RuleBasedStateMachine):
             if turn is None:
                 effect = process.conversation.calls.begin(*place, limit=limit, idempotent=idempotent)
             else:
-                effect = turn.begin_call(message, place[1], limit=limit, idempotent=idempotent)
+                effect = turn._begin_call(message, place[1], limit=limit, idempotent=idempotent)
             assert effect.replayed == (effect.result is not None)
             effects.append(effect)
             return effect.call, effect.key, effect.result
@@ -279,7 +279,7 @@ class Machine(RuleBasedStateMachine):
             if turn is None:
                 return self.conversation.calls.finish(effect, **outcome(output, failed))
             effect.output, effect.failed = (UNSET, str(output)) if failed else (output, None)
-            turn.end_call(effect)
+            turn._end_call(effect)
             return cast(Message, effect.result)
 
         def model(got: Message | None) -> Message:
@@ -300,7 +300,7 @@ class Machine(RuleBasedStateMachine):
             if held.effect.result is None:
                 self.session.leave_call(self.clock.time, held.place, held.effect._token)
 
-        self.compare(lambda: turn.end_call(held.effect), model, outside_log=True)
+        self.compare(lambda: turn._end_call(held.effect), model, outside_log=True)
 
     @precondition(lambda self: self.session.calls)
     @rule(
@@ -353,7 +353,7 @@ class Machine(RuleBasedStateMachine):
 
         def call() -> Suspension:
             if by_id:
-                return self.conversation.suspensions.answer_by_id(given.id, answer)
+                return self.conversation.suspensions.answer(given.id, answer)
             return self.store.suspensions.answer(str(given.token), answer)
 
         self.compare(call, lambda _: self.session.resume(self.clock.time, given.id, answer), outside_log=True)
@@ -402,7 +402,7 @@ class Machine(RuleBasedStateMachine):
         expected = self.session.begun_calls(self.clock.time)
         assert self.conversation.calls.list() == expected
         unknown = [call for call in expected if call.state == "unknown" and call.result_seq is None]
-        assert self.store.calls.unknown() == unknown
+        assert self.store.calls.list_unknown().items == unknown
 
     @invariant()
     def suspensions_match(self) -> None:

@@ -21,7 +21,7 @@ def unknown(url: str) -> BegunCall:
         conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")]))
         conversation.calls.begin(1, 0)
     with Store(url) as store:
-        (call,) = store.calls.unknown()
+        (call,) = store.calls.list_unknown().items
     return call
 
 

@@ -57,7 +57,7 @@ def test_second_answer_to_a_suspension_raises_already_resumed_with_the_first_ans
     clock.move(minutes=1)
     for by_token in (True, False):
         with pytest.raises(AlreadyAnswered) as raised:
-            store.suspensions.answer(token_of(asked), "no") if by_token else conversation.suspensions.answer_by_id(
+            store.suspensions.answer(token_of(asked), "no") if by_token else conversation.suspensions.answer(
                 asked.id, "no"
             )
         error = raised.value
@@ -68,17 +68,17 @@ def test_second_answer_to_a_suspension_raises_already_resumed_with_the_first_ans
 def test_conversation_resume_answers_a_suspension_by_id_without_the_token(store: Store) -> None:
     conversation = store.open("k")
     asked = conversation.suspensions.create(state=1)
-    assert conversation.suspensions.answer_by_id(asked.id, None).answer is None
+    assert conversation.suspensions.answer(asked.id, None).answer is None
     with pytest.raises(AlreadyAnswered):
         store.suspensions.answer(token_of(asked), "yes")
     with pytest.raises(SuspensionNotFound):
-        store.open("another").suspensions.answer_by_id(asked.id, "yes")
+        store.open("another").suspensions.answer(asked.id, "yes")
 
 
 def test_delete_suspension_deletes_one_suspension_whose_token_then_answers_nothing(store: Store) -> None:
     conversation = store.open("k")
     answered, asked, another = (conversation.suspensions.create(state=number) for number in range(3))
-    conversation.suspensions.answer_by_id(answered.id, "yes")
+    conversation.suspensions.answer(answered.id, "yes")
     assert not store.open("other").suspensions.delete(asked.id)
     assert [conversation.suspensions.delete(each.id) for each in (answered, asked, asked)] == [True, True, False]
     assert [each.id for each in conversation.suspensions.list()] == [another.id]

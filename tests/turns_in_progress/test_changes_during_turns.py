@@ -166,7 +166,7 @@ def test_summary_stored_during_the_turn_is_not_part_of_the_turn(store: Store) ->
         turn.append(message("b"))
     stored = saved(turn)
     assert contents(stored.messages) == ["a", "b"]
-    (compaction,) = conversation.turns.compactions()
+    (compaction,) = conversation.turns.list_compactions()
     assert contents(compaction.summary) == ["summary"]
     assert contents(reread(conversation, turn).messages) == ["a", "b"]
 

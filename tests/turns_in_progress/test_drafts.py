@@ -295,7 +295,7 @@ def test_second_keep_draft_returns_the_stored_message(store: Store) -> None:
     again = conversation.drafts.keep(draft.id)
     assert again == first.model_copy(update={"replayed": True})
     assert contents(conversation.messages()) == ["text"]
-    assert not conversation.drafts.drop(draft.id)
+    assert not conversation.drafts.delete(draft.id)
 
 
 def test_drop_draft_deletes_one_draft(store: Store) -> None:
@@ -303,13 +303,13 @@ def test_drop_draft_deletes_one_draft(store: Store) -> None:
     draft = fail(conversation, "t", "first")
     fail(conversation, "t", "second")
     before = conversation.info()
-    assert conversation.drafts.drop(draft.id)
-    assert not conversation.drafts.drop(draft.id)
+    assert conversation.drafts.delete(draft.id)
+    assert not conversation.drafts.delete(draft.id)
     assert texts(conversation) == ["second"]
     assert conversation.info() == before
 
 
-@pytest.mark.parametrize("method", ["keep", "drop"])
+@pytest.mark.parametrize("method", ["keep", "delete"])
 def test_draft_of_a_running_turn_can_be_neither_kept_nor_dropped(store: Store, clock: Clock, method: str) -> None:
     conversation = store.open("k")
     begun(conversation, "t", "text")
@@ -331,7 +331,7 @@ def test_draft_of_an_earlier_attempt_can_be_kept_or_dropped_while_the_turn_runs(
     with conversation.turn("t") as turn:
         turn.write("second")
         kept = conversation.drafts.keep(draft.id)
-        assert conversation.drafts.drop(dropped.id)
+        assert conversation.drafts.delete(dropped.id)
         turn.append(message("second", role="assistant"))
     assert kept.seq == 1
     assert turn.stored is not None
@@ -359,12 +359,12 @@ def test_keep_draft_refuses_a_draft_that_does_not_exist(store: Store) -> None:
     for id in (saved.id, "0" * 16):
         with pytest.raises(DraftNotFound, match=r"has no draft .*drafts\.list\(\)"):
             conversation.drafts.keep(id)
-        assert not conversation.drafts.drop(id)
+        assert not conversation.drafts.delete(id)
     assert conversation.messages() == []
 
 
 @pytest.mark.parametrize("id", ["", "t", "0x1", " 1", "-1", "1_0", "f" * 16, "F" * 15 + "1", "f" * 40, "\0", 17, None])
-@pytest.mark.parametrize("method", ["keep", "drop"])
+@pytest.mark.parametrize("method", ["keep", "delete"])
 def test_invalid_draft_id_is_refused(store: Store, method: str, id: Any) -> None:
     conversation = store.open("k")
     with pytest.raises(ValueError, match=r"id=.*Draft\.id"):
@@ -377,7 +377,7 @@ def test_drop_draft_refuses_alternative_spellings_of_the_id_of_a_running_draft(s
     (draft,) = conversation.drafts.list()
     for id in (f"0x{draft.id}", f" {draft.id}", f"0{draft.id}"):
         with pytest.raises(ValueError, match=r"Draft\.id"):
-            conversation.drafts.drop(id)
+            conversation.drafts.delete(id)
     assert texts(conversation) == ["text"]
 
 
@@ -386,7 +386,7 @@ def test_draft_methods_raise_session_not_found_for_a_missing_session(store: Stor
     calls: list[Callable[[], object]] = [
         conversation.drafts.list,
         lambda: conversation.drafts.keep("0" * 16),
-        lambda: conversation.drafts.drop("0" * 16),
+        lambda: conversation.drafts.delete("0" * 16),
     ]
     for call in calls:
         with pytest.raises(SessionNotFound):
@@ -399,7 +399,7 @@ def test_keep_draft_and_drop_draft_are_rolled_back_with_the_callers_transaction(
     with store.engine.connect() as connection:
         inside = store.using(connection).conversation("k")
         inside.drafts.keep(kept.id)
-        inside.drafts.drop(dropped.id)
+        inside.drafts.delete(dropped.id)
         assert inside.drafts.list() == []
         connection.rollback()
     assert texts(conversation) == ["kept", "dropped"]

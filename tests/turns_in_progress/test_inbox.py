@@ -133,8 +133,8 @@ def test_dropped_message_leaves_the_inbox_and_its_id_can_be_used_again(store: St
     conversation = store.open("k")
     conversation.inbox.put(message("first", id="m1"))
     conversation.inbox.put(message("second", id="m2"))
-    assert conversation.inbox.drop("m1")
-    assert not conversation.inbox.drop("m1")
+    assert conversation.inbox.delete("m1")
+    assert not conversation.inbox.delete("m1")
     assert contents(conversation.inbox.list()) == ["second"]
     assert not conversation.inbox.put(message("first again", id="m1")).replayed
 

@@ -70,8 +70,8 @@ def test_turns_of_two_sessions_can_run_at_the_same_time(store: Store) -> None:
     with a.turn("t") as of_a, b.turn("t") as of_b:
         of_a.append(message("of a"))
         of_b.append(message("of b"))
-        assert [(each.key, each.id) for each in store.turns.in_progress()] == [("a", "t"), ("b", "t")]
-    assert store.turns.in_progress() == []
+        assert [(each.key, each.id) for each in store.turns.list_in_progress().items] == [("a", "t"), ("b", "t")]
+    assert store.turns.list_in_progress().items == []
     assert (contents(a.messages()), contents(b.messages())) == (["of a"], ["of b"])
 
 
@@ -354,7 +354,7 @@ def test_open_turns_are_sorted_by_the_end_of_the_lease(store: Store, clock: Cloc
         store.open(key).turn(f"turn of {key}", lease=timedelta(seconds=seconds)).__enter__()
     store.open("d")
     clock.move(seconds=20)
-    assert [(each.key, each.id, each.held) for each in store.turns.in_progress()] == [
+    assert [(each.key, each.id, each.held) for each in store.turns.list_in_progress().items] == [
         ("b", "turn of b", False),
         ("c", "turn of c", False),
         ("a", "turn of a", True),

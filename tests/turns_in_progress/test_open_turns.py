@@ -10,12 +10,12 @@ from lango_store import DamagedMessage, Message, Store
 def test_open_turns_lists_only_turns_of_live_sessions(store: Store) -> None:
     running = store.open("live").turn("a").begin()
     store.open("expired", ttl=timedelta(hours=1)).turn("b").begin()
-    assert sorted(turn.key for turn in store.turns.in_progress()) == ["expired", "live"]
+    assert sorted(turn.key for turn in store.turns.list_in_progress().items) == ["expired", "live"]
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET expires_at = created_at WHERE key = 'expired'")
-    assert [turn.key for turn in store.turns.in_progress()] == ["live"]
+    assert [turn.key for turn in store.turns.list_in_progress().items] == ["live"]
     running.save()
-    assert store.turns.in_progress() == []
+    assert store.turns.list_in_progress().items == []
 
 
 def test_error_for_a_damaged_inbox_message_gives_the_number_of_the_message(store: Store) -> None:

@@ -215,7 +215,7 @@ def test_interrupted_turn_stays_owed_if_the_last_message_of_the_inbox_is_dropped
     conversation = put(either_store)
     interrupt(conversation, "t")
     put(either_store, id="second")
-    conversation.inbox.drop("second")
+    conversation.inbox.delete("second")
     assert owed(either_store) == [("interrupted", "t", 0, None)]
 
 

@@ -28,7 +28,7 @@ def open_turns(url: str) -> tuple[str, datetime, datetime]:
         begin(store, "tab\tkey", "dead")
     with Store(url) as store:
         begin(store, "k", "alive")
-        ended, running = store.turns.in_progress()
+        ended, running = store.turns.list_in_progress().items
     return url, running.until, ended.until
 
 
@@ -91,9 +91,9 @@ def test_release_command_requires_confirmation(open_turns: tuple[str, datetime, 
     asked, code = run_on_terminal(*command, answer="n\n", columns=300)
     assert (code, "turn 'alive'" in asked, "Continue?" in asked) == (1, True, True)
     with Store(url) as store:
-        assert len(store.turns.in_progress()) == 2
+        assert len(store.turns.list_in_progress().items) == 2
         assert run_on_terminal(*command, answer="y\n", columns=300)[1] == 0
-        assert [turn.id for turn in store.turns.in_progress()] == ["dead"]
+        assert [turn.id for turn in store.turns.list_in_progress().items] == ["dead"]
 
 
 def test_release_command_lets_another_turn_begin(store: Store, url: str) -> None:
@@ -121,7 +121,7 @@ def test_show_describes_the_open_turn_the_drafts_and_the_inbox(url: str) -> None
             turn = begin(store, "k", turn_id)
             turn.write("a" * 600)
             turn.flush()
-            until = store.turns.in_progress()[0].until
+            until = store.turns.list_in_progress().items[0].until
             if turn_id == "t1":
                 turn.abandon()
         for _ in range(2):

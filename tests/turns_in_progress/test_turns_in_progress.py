@@ -508,7 +508,7 @@ def test_turn_is_refused_in_a_callers_transaction(store: Store) -> None:
         store.transact(begin)
     with store.engine.connect() as connection, pytest.raises(LangoStoreError, match=r"using\(\)"):
         store.using(connection).conversation("k").turn("t")
-    assert store.turns.in_progress() == []
+    assert store.turns.list_in_progress().items == []
 
 
 def test_turns_in_progress_can_be_read_in_a_callers_transaction(store: Store) -> None:
@@ -519,5 +519,5 @@ def test_turns_in_progress_can_be_read_in_a_callers_transaction(store: Store) ->
             inside = store.using(connection)
             open_turn = inside.conversation("k").turns.in_progress()
             assert open_turn == conversation.turns.in_progress()
-            assert inside.turns.in_progress() == [open_turn]
+            assert inside.turns.list_in_progress().items == [open_turn]
             assert inside.conversation("k").drafts.list() == conversation.drafts.list()

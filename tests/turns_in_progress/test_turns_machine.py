@@ -363,7 +363,7 @@ class Machine(RuleBasedStateMachine):
     def drop_draft(self, number: int) -> None:
         id = self.draft_ids[-1 - number % len(self.draft_ids)]
         self.compare(
-            lambda: self.conversation.drafts.drop(id),
+            lambda: self.conversation.drafts.delete(id),
             lambda _: self.session.drop_draft(self.clock.time, id),
             leases_only=True,
         )
@@ -407,7 +407,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def lease_drafts_and_inbox_match(self) -> None:
         session, open_turn = self.session, self.conversation.turns.in_progress()
-        assert self.store.turns.in_progress() == ([] if open_turn is None else [open_turn])
+        assert self.store.turns.list_in_progress().items == ([] if open_turn is None else [open_turn])
         if session.holder is None:
             assert open_turn is None
         else:

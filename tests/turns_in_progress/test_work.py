@@ -142,9 +142,9 @@ def test_dropping_the_last_message_of_the_inbox_leaves_nothing_owed(either_store
     conversation = either_store.open("k")
     conversation.inbox.put(message(id="a"))
     conversation.inbox.put(message(id="b"))
-    conversation.inbox.drop("a")
+    conversation.inbox.delete("a")
     assert reasons(either_store) == [("k", "inbox", None)]
-    conversation.inbox.drop("b")
+    conversation.inbox.delete("b")
     assert either_store.owed().items == []
 
 

@@ -48,7 +48,7 @@ def test_turns_of_a_process_that_died_run_one_at_a_time(either_store: Store, sto
     running: list[list[str]] = []
 
     def handle(own: Conversation, turn: RunningTurn) -> None:
-        running.append([each.key for each in store.turns.in_progress() if each.held])
+        running.append([each.key for each in store.turns.list_in_progress().items if each.held])
         answer(own, turn)
 
     assert work(either_store, handle) == 3
@@ -221,7 +221,7 @@ def test_fault_at_the_end_of_a_turn_leaves_it_owed_and_ends_no_worker(
         patch.setattr(RunningTurn, "_abandon", raise_fault)
         assert work(either_store, fail, lease=LEASE) == 0
     assert "of the end" in caplog.text
-    assert [each.held for each in store.turns.in_progress()] == [True]
+    assert [each.held for each in store.turns.list_in_progress().items] == [True]
     clock.move(seconds=31)
     assert work(either_store, answer) == 1
 

@@ -220,7 +220,7 @@ def test_edits_apply_to_a_summary_and_to_summarized_messages(store: Store) -> No
     conversation = store.open("k", messages=messages(3))
     conversation.compact(lambda window: [message("summary"), message("second part")])
     conversation.append_message(message("question"))
-    first, second = conversation.turns.compactions()[0].summary
+    first, second = conversation.turns.list_compactions()[0].summary
     conversation.edits.redact(1)
     conversation.edits.delete(2)
     assert [m.content for m in conversation.messages()] == ["summary", "second part", "question"]
@@ -229,7 +229,7 @@ def test_edits_apply_to_a_summary_and_to_summarized_messages(store: Store) -> No
     assert [m.content for m in conversation.messages()] == ["better", "question"]
     conversation.edits.delete(first.seq)
     assert [m.content for m in conversation.get().messages] == ["(redacted)", "message 2", "question"]
-    assert conversation.turns.compactions() == []
+    assert conversation.turns.list_compactions() == []
     assert_sound(store)
 
 
@@ -251,7 +251,7 @@ def test_removing_all_messages_of_a_summary_undoes_the_compaction(
     assert [m.content for m in conversation.messages()] == ["second"]
     remove(conversation)
     assert [m.content for m in conversation.messages()] == ["message 0", "message 1", "message 2"]
-    assert (conversation.turns.compactions(), conversation.turns.list()) == ([], [])
+    assert (conversation.turns.list_compactions(), conversation.turns.list()) == ([], [])
     assert conversation.all_messages()[-1].turn_no is None
     assert_sound(store)
 
@@ -267,7 +267,7 @@ def test_usage_is_kept_after_the_summary_of_a_discarding_compaction_is_removed(
     remove(conversation)
     assert conversation.messages() == []
     assert conversation.total_usage() == {"tokens": 5}
-    (compaction,) = conversation.turns.compactions()
+    (compaction,) = conversation.turns.list_compactions()
     assert (compaction.summary, compaction.discarded) == ([], True)
     conversation.append_message(message("next"))
     assert [m.content for m in conversation.messages()] == ["next"]
@@ -349,7 +349,7 @@ def test_compact_raises_conflict_if_a_message_is_edited_meanwhile(
 
     with pytest.raises(Conflict):
         conversation.compact(summarize)
-    assert conversation.turns.compactions() == []
+    assert conversation.turns.list_compactions() == []
 
 
 # Transactions, damaged messages, forks and archives
@@ -389,7 +389,7 @@ def test_damaged_message_can_be_deleted_redacted_or_updated(store: Store) -> Non
 def test_edited_session_is_unchanged_by_fork_archive_and_restore(store: Store, clock: Clock, tmp_path: Path) -> None:
     conversation = session_of_three(store)
     conversation.compact(lambda window: [message("summary"), message("of all")])
-    for seq_or_id in (2, 3, conversation.turns.compactions()[0].summary[0].seq):
+    for seq_or_id in (2, 3, conversation.turns.list_compactions()[0].summary[0].seq):
         conversation.edits.delete(seq_or_id)
     conversation.edits.redact("a", reason="a password")
     before = conversation.all_messages(), conversation.messages(), conversation.turns.list()

@@ -103,7 +103,7 @@ def test_redaction_of_a_message_redacts_the_suspensions_of_its_calls(keeping: St
     conversation = keeping.open("k", messages=[secret_message(), secret_message()])
     fields: Any = {"state": {"a": SECRET}, "reason": SECRET}
     answered = conversation.suspensions.create([(1, 0)], **fields)
-    conversation.suspensions.answer_by_id(answered.id, SECRET)
+    conversation.suspensions.answer(answered.id, SECRET)
     asked = conversation.suspensions.create([(1, 0)], **fields)
     others = [conversation.suspensions.create([(2, 0)], **fields), conversation.suspensions.create(**fields)]
     conversation.edits.redact(1)
@@ -111,7 +111,7 @@ def test_redaction_of_a_message_redacts_the_suspensions_of_its_calls(keeping: St
     assert [stored.pop(each.id) for each in (answered, asked)] == [(None, None, None)] * 2
     assert stored == {each.id: ({"a": SECRET}, SECRET, None) for each in others}
     with pytest.raises(AlreadyAnswered):
-        conversation.suspensions.answer_by_id(answered.id, "again")
+        conversation.suspensions.answer(answered.id, "again")
 
 
 def test_redaction_of_a_removed_message_that_was_not_kept_is_refused(keeping: Store, store: Store) -> None:

@@ -128,7 +128,7 @@ def test_undo_takes_back_the_deletion_of_the_only_message_of_a_summary(keeping: 
     assert compaction is not None
     before = shown(conversation)
     conversation.edits.delete(compaction.summary[0].seq)
-    assert conversation.turns.compactions() == []
+    assert conversation.turns.list_compactions() == []
     undone = conversation.versions.undo()
     assert undone is not None
     assert shown(conversation) == before

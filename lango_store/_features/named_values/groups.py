@@ -51,7 +51,7 @@ class Values:
         encoded = rows.encode_values(self._owner, named, self._table)
         self._context.write(rows.write, self._owner, encoded, self._table)
 
-    def drop(self, names: Sequence[str] | None = None) -> int:
+    def delete(self, names: Sequence[str] | None = None) -> int:
         """Delete values.
 
         Args:
@@ -60,4 +60,4 @@ class Values:
         Returns:
             The number of deleted values.
         """
-        return self._context.transact_once(rows.drop, self._owner, names, self._table)
+        return self._context.transact_once(rows.delete, self._owner, names, self._table)

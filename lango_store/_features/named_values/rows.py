@@ -134,7 +134,7 @@ def read(
 # Drop
 
 
-def drop(
+def delete(
     connection: sa.Connection, now: Moment, owner: str, names: Sequence[str] | None, table: sa.Table = VALUE
 ) -> int:
     """Delete values of a live session or of a scope by their names, or all of them; return how many."""
@@ -144,13 +144,13 @@ def drop(
         bound["names"] = json.dumps([checked_name(owner, name, _OWNERS[table]) for name in names])
     if table is VALUE:
         sessions.lock(connection, now, owner)
-    count = len(_drop[table, names is not None].run(connection, bound))
+    count = len(_delete[table, names is not None].run(connection, bound))
     if count and table is VALUE:
         sessions.change(connection, owner, {})
     return count
 
 
-def _build_drop(dialect: Dialect, table: sa.Table, named: bool) -> sa.Executable:
+def _build_delete(dialect: Dialect, table: sa.Table, named: bool) -> sa.Executable:
     # Rows are locked in the order in which writers set them, so that a delete and a write never deadlock.
     wanted = sa.select(table.c.name).where(of_session(table)).order_by(table.c.name)
     if named:
@@ -160,8 +160,8 @@ def _build_drop(dialect: Dialect, table: sa.Table, named: bool) -> sa.Executable
     return delete.returning(table.c.name)
 
 
-_drop: Final = {
-    (table, named): Statement(functools.partial(_build_drop, table=table, named=named))
+_delete: Final = {
+    (table, named): Statement(functools.partial(_build_delete, table=table, named=named))
     for table in _OWNERS
     for named in (False, True)
 }

@@ -243,7 +243,7 @@ def write(
     turn_no = None if turn is None else whole_number(key, "last_turn_no", row[2])
     stored: list[Message] = []
     for seq, message in enumerate(new.messages, last_seq - added + 1):
-        stored.append(message.stored_as(seq, created_at, turn_no, taken_by))
+        stored.append(message._stored_as(seq, created_at, turn_no, taken_by))
     return AppendResult(stored, last_seq, created_at, turn_no)
 
 

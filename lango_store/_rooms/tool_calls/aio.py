@@ -66,14 +66,14 @@ class AsyncCalls(AsyncPart[Calls]):
 class AsyncStoreCalls(AsyncPart[StoreCalls]):
     """The methods of `StoreCalls` as coroutines."""
 
-    unknown = awaited(StoreCalls.unknown)
+    list_unknown = awaited(StoreCalls.list_unknown)
 
 
 class AsyncSuspensions(AsyncPart[Suspensions]):
     """The methods of `Suspensions` as coroutines."""
 
     create = awaited(Suspensions.create)
-    answer_by_id = awaited(Suspensions.answer_by_id)
+    answer = awaited(Suspensions.answer)
     delete = awaited(Suspensions.delete)
     list = awaited(Suspensions.list)
 
@@ -130,9 +130,9 @@ class InTurn:
                 was not stored.
             InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call becomes unknown.
         """
-        begin = functools.partial(self._twin.begin_call, message, call, limit=limit, idempotent=idempotent)
+        begin = functools.partial(self._twin._begin_call, message, call, limit=limit, idempotent=idempotent)
         effect = await self._threads.run(begin)
         try:
             yield effect
         finally:
-            await self._threads.run_to_end(functools.partial(self._twin.end_call, effect))
+            await self._threads.run_to_end(functools.partial(self._twin._end_call, effect))

@@ -5,6 +5,7 @@ token in the row decides which attempt may finish the call. The time limit `unti
 unknown ones. All functions that write need a transaction.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import KEY, MESSAGE, NOW, SESSION, column, number, of_session
+from lango_store._operations.binds import KEY, MESSAGE, NOW, SESSION, column, number, of_session, session_key
 from lango_store._operations.log import appends, messages
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import session_value, stored_json, stored_time
@@ -31,9 +32,8 @@ from lango_store._rooms.turns_in_progress.leases import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.errors import Conflict, quoted
-
-_LISTED: Final = 1_000
+from lango_store._values.reports import Page
+from lango_store.errors import Conflict, InvalidCursor, quoted
 
 
 @dataclass(frozen=True)
@@ -266,9 +266,11 @@ _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
 
 
 @cache
-def _unknown(names: tuple[str, ...]) -> Statement:
-    query = _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(waiting.IS_UNKNOWN).limit(_LISTED)
-    return Statement(lambda dialect: query.where(*lists.conditions(dialect, names)))
+def _unknown(names: tuple[str, ...], *, first: bool) -> Statement:
+    query = _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(waiting.IS_UNKNOWN).limit(lists.LIMIT)
+    last = sa.tuple_(session_key("cursor_key"), number("cursor_seq"), number("cursor_position"))
+    of_page = () if first else (sa.tuple_(*_PLACE) > last,)
+    return Statement(lambda dialect: query.where(*lists.conditions(dialect, names), *of_page))
 
 
 _RESULT_ROLES: Final = [sa.literal_column(f"'{role}'", sa.Text()) for role in MessageRole if role.canonical == "tool"]
@@ -303,10 +305,28 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[BegunCall]:
     return [_decoded(row) for row in _of_session.run(connection, bound)]
 
 
-def read_unknown(connection: AnyConnection, now: Moment, chosen: Filter) -> list[BegunCall]:
-    """Return the unknown calls of chosen sessions, at most 1,000."""
-    values = chosen.values(dialect_of(connection), now)
-    return [_decoded(row) for row in _unknown(chosen.named()).run(connection, values)]
+_CURSOR: Final = re.compile(r"([0-9]{1,18})_([0-9]{1,9})")  # a seq and a position
+_CallPage: Final = Page[BegunCall]
+
+
+def page_of_unknown(
+    connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None
+) -> Page[BegunCall]:
+    """Return a page of the unknown calls of chosen sessions, in the order of their sessions and messages."""
+    lists.check_limit(limit)
+    bound = chosen.values(dialect_of(connection), now) | {"limit": limit + 1}
+    if cursor is not None:
+        place, _, bound["cursor_key"] = lists.read_cursor(cursor, "calls.list_unknown")
+        if not (found := _CURSOR.fullmatch(place)):
+            raise InvalidCursor("the cursor is of another list: pass Page.next unchanged")
+        bound |= {"cursor_seq": int(found[1]), "cursor_position": int(found[2])}
+    items = [_decoded(row) for row in _unknown(chosen.named(), first=cursor is None).run(connection, bound)]
+    if len(items) <= limit:
+        return _CallPage(items=items)
+    last = items[limit - 1]
+    return _CallPage(
+        items=items[:limit], next=lists.cursor_after(f"{last.seq}_{last.position}", last.begun_at, last.key)
+    )
 
 
 def _decoded(row: Sequence[Any]) -> BegunCall:

@@ -134,17 +134,21 @@ class Calls(SessionPart):
 class StoreCalls(StorePart):
     """The tool calls of all sessions: `Store.calls`."""
 
-    def unknown(self, **which: Unpack[WorkFilters]) -> list[BegunCall]:
-        """List the unknown tool calls of live sessions.
+    def list_unknown(
+        self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]
+    ) -> Page[BegunCall]:
+        """List the unknown tool calls of live sessions, in the order of their sessions and messages.
 
-        A call is unknown if it was begun, and its time limit passed without a result. At most 1,000 are listed.
+        A call is unknown if it was begun, and its time limit passed without a result.
         `Conversation.calls.resolve` resolves a call. A call whose result was deleted is unknown too, but only
         `Conversation.calls.list` lists it.
 
         Args:
+            limit: The number of calls per page, 1 to 1,000. Defaults to 50.
+            cursor: The `next` of the previous page. None (default) reads the first page.
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
         """
-        return self._context.on_primary().read(calls.read_unknown, work_filter(which))
+        return self._context.on_primary().read(calls.page_of_unknown, work_filter(which), limit, cursor)
 
 
 class Suspensions(SessionPart):
@@ -190,7 +194,7 @@ class Suspensions(SessionPart):
         new = suspensions.NewSuspension(self.key, calls, state, reason, ttl)
         return self._context.transact(suspensions.suspend, new)
 
-    def answer_by_id(self, id: str, answer: Any) -> Suspension:
+    def answer(self, id: str, answer: Any) -> Suspension:
         """Answer a suspension by its id instead of its token; see `Store.suspensions.answer`.
 
         Args:

@@ -55,13 +55,13 @@ class InTurn(RunningTurn):
                         effect.output = pay(call.arguments, idempotency_key=effect.key)
             ```
         """
-        effect = self.begin_call(message, call, limit=limit, idempotent=idempotent)
+        effect = self._begin_call(message, call, limit=limit, idempotent=idempotent)
         try:
             yield effect
         finally:
-            self.end_call(effect)
+            self._end_call(effect)
 
-    def begin_call(
+    def _begin_call(
         self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
     ) -> Effect:
         """Record that a call begins, as entering the block of `call` does."""
@@ -73,7 +73,7 @@ class InTurn(RunningTurn):
         self._add_result(effect)
         return effect
 
-    def end_call(self, effect: Effect) -> None:
+    def _end_call(self, effect: Effect) -> None:
         """Store the output of a call, or mark the call as unknown, as leaving the block of `call` does."""
         if self._process != os.getpid():  # the call belongs to the process that this one was forked from
             return

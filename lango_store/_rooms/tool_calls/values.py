@@ -40,7 +40,7 @@ class Suspension(Value):
 
     Attributes:
         key: The key of the session.
-        id: The id of the suspension, for `Conversation.suspensions.answer_by_id`. It is not secret, unlike the `token`.
+        id: The id of the suspension, for `Conversation.suspensions.answer`. It is not secret, unlike the `token`.
         calls: The tool calls that wait for the answer, as pairs of the message's `seq` and the position of the call.
         state: Any JSON that the program needs to continue, such as the run state of an agent framework.
         reason: The text of the question, or None.

@@ -19,7 +19,7 @@ class AsyncDrafts(AsyncPart[Drafts]):
     """The methods of `Drafts` as coroutines."""
 
     keep = awaited(Drafts.keep)
-    drop = awaited(Drafts.drop)
+    delete = awaited(Drafts.delete)
     list = awaited(Drafts.list)
 
 
@@ -28,14 +28,14 @@ class AsyncInbox(AsyncPart[Inbox]):
 
     put = awaited(Inbox.put)
     list = awaited(Inbox.list)
-    drop = awaited(Inbox.drop)
+    delete = awaited(Inbox.delete)
     redact = awaited(Inbox.redact)
 
 
 class AsyncStoreTurns(AsyncPart[StoreTurns]):
     """The methods of `StoreTurns` as coroutines."""
 
-    in_progress = awaited(StoreTurns.in_progress)
+    list_in_progress = awaited(StoreTurns.list_in_progress)
 
 
 class InTurns:
@@ -82,11 +82,11 @@ class AsyncRunningTurn:
         Raises:
             LeaseLost: The turn has lost the lease of the session.
         """
-        if self._twin.collect(text):
+        if self._twin._collect(text):
             await self.flush()
 
     async def __aenter__(self) -> Self:
-        tries = self._twin.tries()
+        tries = self._twin._tries()
         try:
             while (seconds := await self._threads.run(functools.partial(next, tries, None))) is not None:
                 await asyncio.sleep(seconds)

@@ -87,7 +87,7 @@ def keep(connection: sa.Connection, now: datetime, key: str, id: str, encode: Ca
     raise DraftNotFound(f"session {quoted(key)} has no draft {quoted(id)}: drafts.list() lists its drafts")
 
 
-def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
+def delete(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
     """Delete the draft of an ended attempt; return False if there is no such draft."""
     return leases.delete_draft(connection, key, _checked(connection, now, key, id))
 

@@ -35,9 +35,9 @@ class InProgress(LangoStoreError):
 class TurnInProgress(InProgress):
     """Another turn has the lease of the session and may be running; nothing was written.
 
-    `drafts.keep` and `drafts.drop` raise this exception if the turn that writes the draft has the lease. Wait and call
-    again, pass `wait=` to `Conversation.turn`, or store the message with `Conversation.inbox.put`. If the process of
-    the turn has died, the lease ends at `until`; `Conversation.turns.release` releases it at once.
+    `drafts.keep` and `drafts.delete` raise this exception if the turn that writes the draft has the lease. Wait and
+    call again, pass `wait=` to `Conversation.turn`, or store the message with `Conversation.inbox.put`. If the process
+    of the turn has died, the lease ends at `until`; `Conversation.turns.release` releases it at once.
 
     Attributes:
         key: The key of the session.

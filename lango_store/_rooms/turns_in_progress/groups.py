@@ -55,18 +55,20 @@ class InTurns(SessionPart):
 class StoreTurns(StorePart):
     """The turns of all sessions: `Store.turns`."""
 
-    def in_progress(self, **which: Unpack[WorkFilters]) -> list[OpenTurn]:
-        """List the turns that have begun and not ended, of live sessions.
-
-        At most 1,000 are listed, in the order in which their leases end.
+    def list_in_progress(
+        self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]
+    ) -> Page[OpenTurn]:
+        """List the turns that have begun and not ended, of live sessions, in the order in which their leases end.
 
         `held` of a turn is False if its lease has ended, because its process died, was paused, or wrote nothing for too
         long. `Conversation.turns.release` releases a lease.
 
         Args:
+            limit: The number of turns per page, 1 to 1,000. Defaults to 50.
+            cursor: The `next` of the previous page. None (default) reads the first page.
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
         """
-        return self._context.on_primary().read(leases.read, work_filter(which))
+        return self._context.on_primary().read(leases.page, work_filter(which), limit, cursor)
 
 
 class Drafts(SessionPart):
@@ -94,7 +96,7 @@ class Drafts(SessionPart):
         """
         return self._context.transact(drafts.keep, self.key, id, lambda answer: self._context.batch([answer]))
 
-    def drop(self, id: str) -> bool:
+    def delete(self, id: str) -> bool:
         """Delete a draft.
 
         Args:
@@ -106,7 +108,7 @@ class Drafts(SessionPart):
         Raises:
             TurnInProgress: The turn that writes the draft still has the lease; nothing was deleted.
         """
-        return self._context.transact(drafts.drop, self.key, id)
+        return self._context.transact(drafts.delete, self.key, id)
 
     def list(self) -> list[Draft]:
         """List the drafts, oldest first, including the draft of a turn in progress."""
@@ -147,7 +149,7 @@ class Inbox(SessionPart):
         """List the messages in the order of their arrival. Their `seq` is 0."""
         return self._context.on_primary().read_together(inbox.read, self.key)
 
-    def drop(self, id: str) -> bool:
+    def delete(self, id: str) -> bool:
         """Delete a message that waits in the inbox.
 
         Args:
@@ -156,7 +158,7 @@ class Inbox(SessionPart):
         Returns:
             True if the inbox had the message, otherwise False.
         """
-        return self._context.transact(inbox.drop, self.key, id)
+        return self._context.transact(inbox.delete, self.key, id)
 
     def redact(self, id: str, *, reason: str | None = None) -> Message:
         """Remove the content of a message that waits in the inbox, as `edits.redact` does in the log.

@@ -50,7 +50,7 @@ def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> M
     waiting = {"key": key, "id": row["id"], "message": encode_waiting(row), "created_at": created_at}
     _insert.run_many(connection, [waiting])
     _note_activity.run_many(connection, [{"key": key, "now": dialect_of(connection).time(now)}])
-    return message.stored_as(0, now, None)
+    return message._stored_as(0, now, None)
 
 
 _note_activity: Final = Statement(
@@ -80,7 +80,7 @@ def _with_id(connection: AnyConnection, key: str, id: str) -> list[Message]:
     return [decode_waiting(key, *row) for row in _select_by_id.run(connection, {"key": key, "id": id})]
 
 
-_drop: Final = Statement(sa.delete(INBOX).where(*_WITH_ID).returning(INBOX.c.n))
+_delete: Final = Statement(sa.delete(INBOX).where(*_WITH_ID).returning(INBOX.c.n))
 _note_empty: Final = Statement(
     sa.update(SESSION)
     .where(of_session(SESSION), owed.has(owed.IN_INBOX), ~sa.exists().where(of_session(INBOX)))
@@ -89,13 +89,13 @@ _note_empty: Final = Statement(
 _redact: Final = Statement(sa.update(INBOX).where(*_WITH_ID).values(message=column(INBOX.c.message)))
 
 
-def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
+def delete(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
     """Delete a message from the inbox of a live session; return False if the inbox has no message with this id."""
     sessions.lock(connection, now, key)
-    dropped = bool(_drop.run(connection, {"key": key, "id": encode_id(id)}))
-    if dropped:
+    is_deleted = bool(_delete.run(connection, {"key": key, "id": encode_id(id)}))
+    if is_deleted:
         _note_empty.run_many(connection, [{"key": key}])
-    return dropped
+    return is_deleted
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, id: str, reason: str | None = None) -> Message:
@@ -140,7 +140,7 @@ def take(
     if not waiting:  # the session may wait for rows that an application or a damaged file has lost
         _note_empty.run_many(connection, [{"key": key}])
         return []
-    new = [each.with_id(next(ids)) if each.id is None else each for each in waiting]
+    new = [each._with_id(next(ids)) if each.id is None else each for each in waiting]
     taken = appends.append_new_ids(connection, now, key, Batch(new, threshold), Expected(guard=lease))
     seqs = json.dumps([each.seq for each in taken])
     _mark_taken.run_many(connection, [{"key": key, "seqs": seqs, "turn_id": turn_id}])

@@ -16,7 +16,18 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, IfTimeBound, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, column, number, of_session, text
+from lango_store._operations.binds import (
+    IS_STORED_TURN,
+    LIVE,
+    NOW,
+    SESSION,
+    column,
+    number,
+    of_session,
+    session_key,
+    text,
+    time,
+)
 from lango_store._operations.rows import session_value, stored_time, whole_number
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.guards import GuardSql
@@ -29,10 +40,9 @@ from lango_store._rooms.turns_in_progress.values import OpenTurn
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message, MessageRole
+from lango_store._values.reports import Page
 
 SHORTEST_LEASE: Final = timedelta(milliseconds=1)
-
-_LISTED: Final = 1_000
 
 HELD: Final = SESSION.c.lease_until > NOW
 """The condition that the lease has not ended; NULL without a lease."""
@@ -232,9 +242,11 @@ _find: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), 
 
 
 @cache
-def _all(names: tuple[str, ...]) -> Statement:
-    query = sa.select(*_OPEN).where(_IS_OPEN).order_by(SESSION.c.lease_until).limit(_LISTED)
-    return Statement(lambda dialect: query.where(*lists.conditions(dialect, names)))
+def _page(names: tuple[str, ...], *, first: bool) -> Statement:
+    query = sa.select(*_OPEN).where(_IS_OPEN).order_by(SESSION.c.lease_until, SESSION.c.key).limit(lists.LIMIT)
+    after = sa.tuple_(SESSION.c.lease_until, SESSION.c.key) > sa.tuple_(time("cursor_time"), session_key("cursor_key"))
+    of_page = () if first else (after,)
+    return Statement(lambda dialect: query.where(*lists.conditions(dialect, names), *of_page))
 
 
 def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
@@ -256,9 +268,22 @@ def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -
         raise TurnInProgress(key, current.id, current.until)
 
 
-def read(connection: AnyConnection, now: Moment, chosen: Filter) -> list[OpenTurn]:
-    """Return the turns in progress of chosen sessions in the order in which their leases end, at most 1,000."""
-    return [_decoded(row) for row in _all(chosen.named()).run(connection, chosen.values(dialect_of(connection), now))]
+_OpenPage: Final = Page[OpenTurn]
+
+
+def page(connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None) -> Page[OpenTurn]:
+    """Return a page of the turns in progress of chosen sessions, in the order in which their leases end."""
+    lists.check_limit(limit)
+    dialect = dialect_of(connection)
+    bound = chosen.values(dialect, now) | {"limit": limit + 1}
+    if cursor is not None:
+        _, moment, bound["cursor_key"] = lists.read_cursor(cursor, "turns.list_in_progress")
+        bound["cursor_time"] = dialect.time(moment)
+    items = [_decoded(row) for row in _page(chosen.named(), first=cursor is None).run(connection, bound)]
+    if len(items) <= limit:
+        return _OpenPage(items=items)
+    last = items[limit - 1]
+    return _OpenPage(items=items[:limit], next=lists.cursor_after("open", last.until, last.key))
 
 
 def _decoded(row: Any) -> OpenTurn:

@@ -348,7 +348,7 @@ def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message],
         row = encode_message(message)
         if row["id"] is None:
             row["id"] = id = (_id_of_equal(row, earlier) if earlier else None) or next(ids)
-            message = message.with_id(id)
+            message = message._with_id(id)
         rows.append(row)
         identified.append(message)
     return Batch(identified, threshold, rows=rows)

@@ -84,7 +84,7 @@ class RunningTurn:
 
     # Begin
 
-    def tries(self) -> Iterator[float]:
+    def _tries(self) -> Iterator[float]:
         """Take the lease; yield the seconds to sleep before each new try while another turn has it."""
         if self._has_begun:
             raise InvalidState(f"turn {quoted(self.id)} can be entered only once: call turn() again")
@@ -118,7 +118,7 @@ class RunningTurn:
             TurnInProgress: Another turn has the lease.
             InvalidState: The turn was entered before.
         """
-        for seconds in self.tries():
+        for seconds in self._tries():
             cancellation.pause(seconds)
         return self
 
@@ -207,10 +207,10 @@ class RunningTurn:
         Raises:
             LeaseLost: The turn has lost the lease of the session.
         """
-        if self.collect(text):
+        if self._collect(text):
             self.flush()
 
-    def collect(self, text: str) -> bool:
+    def _collect(self, text: str) -> bool:
         """Add a piece to the draft without storing it; return True if it is time for `flush`."""
         self._check_running()
         if not isinstance(text, str):

@@ -55,7 +55,7 @@ class Draft(Value):
     """The text that a turn has streamed and not appended, so that it is not in the log.
 
     Attributes:
-        id: The id of the draft, for `drafts.keep` and `drafts.drop`.
+        id: The id of the draft, for `drafts.keep` and `drafts.delete`.
         turn_id: The id of the turn.
         text: The text up to the last piece that was stored.
         created_at: The time of the first piece, in UTC.

@@ -37,7 +37,7 @@ def replace_values(values: Values, new: Mapping[str, Any], adopted: str) -> str:
     if current != adopted:
         message = "values have changed in the source and in the store: those of the store were kept"
         raise errors.Conflict(values.key or "", expected=0, last_seq=0, message=message)
-    values.drop()
+    values.delete()
     values.set(dict(new))
     return mark
 

@@ -120,7 +120,7 @@ def test_random_calls_return_same_results_as_in_memory_service(store: Store, scr
     for app in ("a:", "b:"):
         store.delete_where(key_prefix=app)
     for scope in ("a", "b", "a:a", "a:b", "b:a", "b:b"):
-        store.shared_values(f"google_adk/{scope}").drop()
+        store.shared_values(f"google_adk/{scope}").delete()
 
     async def run() -> None:
         ours, theirs = Caller(LangoSessionService(store)), Caller(InMemorySessionService())

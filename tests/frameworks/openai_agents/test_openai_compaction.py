@@ -73,7 +73,7 @@ async def test_compacted_items_and_usage_stay_in_the_log(store: Store) -> None:
         conversation = store.conversation("k")
         assert [message.content for message in conversation.all_messages()][:2] == ["Weather?", "Cold."]
         assert conversation.total_usage() == total(20)
-        assert len(conversation.turns.compactions()) == 1
+        assert len(conversation.turns.list_compactions()) == 1
 
 
 async def test_item_added_during_compaction_stays_after_the_summary(store: Store) -> None:
@@ -148,7 +148,7 @@ async def test_summary_replaces_all_items_if_no_items_were_read_before(store: St
     await session.add_items(EXCHANGE)
     assert await session._atomic_replace_items(SUMMARY) is True
     assert await session.get_items() == SUMMARY
-    assert len(store.conversation("k").turns.compactions()) == 1
+    assert len(store.conversation("k").turns.list_compactions()) == 1
 
 
 async def test_manual_compaction_replaces_all_items_despite_a_limit(store: Store) -> None:

@@ -20,7 +20,7 @@ from lango_store.cli.options import (
     option,
     runs_command,
 )
-from lango_store.cli.output import Columns, print_items
+from lango_store.cli.output import Columns, all_pages, print_items
 from lango_store.interchange.fidelity import read_json
 
 app = typer.Typer(invoke_without_command=True, epilog=example("calls --user ann --url sqlite:///agent.db"))
@@ -47,8 +47,7 @@ def calls(
     """List the unknown tool calls of live sessions, and resolve them.
 
     A call is unknown if its time limit has passed and it has no result, for
-    example because its process died. Its tool may have run. At most 1,000
-    calls are listed.
+    example because its process died. Its tool may have run.
 
     In a pipe, each call is one line of tab-separated fields without a
     header: session key, seq of the message that asks for the call,
@@ -58,12 +57,8 @@ def calls(
     if runs_command(context, user, agent, prefix, url, json_):
         return
     with open_store(url) as store:
-        print_items(
-            COLUMNS,
-            [store.calls.unknown(user_id=user, agent_id=agent, key_prefix=prefix)],
-            as_json=json_,
-            none="no call is unknown",
-        )
+        pages = all_pages(store.calls.list_unknown, user_id=user, agent_id=agent, key_prefix=prefix)
+        print_items(COLUMNS, pages, as_json=json_, none="no call is unknown")
 
 
 @app.command(epilog=example("calls resolve telegram:42 17 0 --retry --url sqlite:///agent.db"))

@@ -1,12 +1,10 @@
 """`lango-store suspensions`: list the suspensions that wait for an answer, and answer them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from lango_store._operations.session.lists import WorkFilters
 from lango_store._rooms.tool_calls.commands.calls import json_file
 from lango_store._rooms.tool_calls.values import Suspension
 from lango_store.cli.options import (
@@ -21,7 +19,7 @@ from lango_store.cli.options import (
     runs_command,
     time_option,
 )
-from lango_store.cli.output import Columns, print_items, printable
+from lango_store.cli.output import Columns, all_pages, print_items, printable
 from lango_store.errors import quoted
 
 app = typer.Typer(invoke_without_command=True, epilog=example("suspensions --user ann --url sqlite:///agent.db"))
@@ -56,19 +54,10 @@ def suspensions(
     """
     if runs_command(context, user, agent, prefix, due_before, url, json_):
         return
-
     with open_store(url) as store:
-
-        def pages() -> Iterator[list[Suspension]]:
-            cursor = None
-            which: WorkFilters = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
-            while True:
-                page = store.suspensions.list(due_before=due_before, limit=500, cursor=cursor, **which)
-                yield page.items
-                if (cursor := page.next) is None:
-                    return
-
-        print_items(COLUMNS, pages(), as_json=json_, none="no suspension waits for an answer")
+        which = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
+        pages = all_pages(store.suspensions.list, due_before=due_before, **which)
+        print_items(COLUMNS, pages, as_json=json_, none="no suspension waits for an answer")
 
 
 @app.command(epilog=example("suspensions answer TOKEN --json yes.json --url sqlite:///a.db"))

@@ -1,11 +1,10 @@
 """`lango-store owed`: list the turns that sessions are owed and that no process is running."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from lango_store._rooms.turns_in_progress.values import OwedTurn
 from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store
-from lango_store.cli.output import Columns, print_items
+from lango_store.cli.output import Columns, all_pages, print_items
 
 COLUMNS: Final[Columns[OwedTurn]] = {
     "key": lambda turn: turn.key,
@@ -38,13 +37,5 @@ def owed(
     backslash.
     """
     with open_store(url) as store:
-
-        def pages() -> Iterator[list[OwedTurn]]:
-            cursor = None
-            while True:
-                page = store.owed(user_id=user, agent_id=agent, key_prefix=prefix, limit=500, cursor=cursor)
-                yield page.items
-                if (cursor := page.next) is None:
-                    return
-
-        print_items(COLUMNS, pages(), as_json=json_, none="no turn is owed")
+        pages = all_pages(store.owed, user_id=user, agent_id=agent, key_prefix=prefix)
+        print_items(COLUMNS, pages, as_json=json_, none="no turn is owed")

@@ -18,7 +18,7 @@ from lango_store.cli.options import (
     open_store,
     runs_command,
 )
-from lango_store.cli.output import Columns, print_items, printable, say
+from lango_store.cli.output import Columns, all_pages, print_items, printable, say
 from lango_store.errors import quoted
 
 app = typer.Typer(invoke_without_command=True, epilog=example("turns --user ann --url sqlite:///agent.db"))
@@ -45,8 +45,8 @@ def turns(
 
     The lease of a turn ends if the turn writes nothing for some time, by
     default 2 minutes, for example because its process died. Then another
-    turn of the session can take over. At most 1,000 turns are listed, those
-    whose leases end first.
+    turn of the session can take over. Turns whose leases end first come
+    first.
 
     In a pipe, each turn is one line of tab-separated fields without a
     header: session key, turn id, time at which the lease ends, and state of
@@ -56,12 +56,8 @@ def turns(
     if runs_command(context, user, agent, prefix, url, json_):
         return
     with open_store(url) as store:
-        print_items(
-            COLUMNS,
-            [store.turns.in_progress(user_id=user, agent_id=agent, key_prefix=prefix)],
-            as_json=json_,
-            none=_NO_TURN,
-        )
+        pages = all_pages(store.turns.list_in_progress, user_id=user, agent_id=agent, key_prefix=prefix)
+        print_items(COLUMNS, pages, as_json=json_, none=_NO_TURN)
 
 
 @app.command(epilog=example("turns retry telegram:42 --url sqlite:///agent.db"))
