@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import golden_backup
@@ -340,3 +341,17 @@ def test_killed_purge_leaves_each_session_in_the_store_or_in_the_archive(
     with opened(cold) as archived:
         assert archived.stats().messages == 180
         assert {info.key for info in archived.iter_sessions()} == everything
+
+
+@pytest.mark.slow
+def test_archive_keeps_the_values_of_a_session(store: Store, clock: Clock, tmp_path: Path) -> None:
+    values: dict[str, Any] = {"none": None, "a": -(2**70), "é": ["a\0b", "\ud83d", {"": [None, {"a": "\0"}]}]}
+    store.create("k", ttl=HOUR, messages=messages(1))
+    store.conversation("k").values.set(values)
+    store.shared_values("shared").set({"a": 1})
+    clock.move(hours=2)
+    store.expire(archive=tmp_path / "cold.db")
+    store.shared_values("shared").set({"a": 2})
+    store.restore(tmp_path / "cold.db", "k")
+    assert store.conversation("k").values.get() == values
+    assert store.shared_values("shared").get() == {"a": 2}

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from support.databases import MakeDatabase
 from support.factories import message, messages
+from support.rows import value_names
+from support.statements import plan_of, watched
 
 from lango_store import (
     ExpiryReport,
     Store,
+    create_engine,
 )
 from lango_store.testing import Clock
 
@@ -201,3 +204,41 @@ def test_purge_passes_a_new_report_to_each_on_batch_call(store: Store, clock: Cl
     assert [each.sessions for each in reports] == [2, 4, 5]
     reports[-1].sessions = 0
     assert final.sessions == 5
+
+
+def test_purge_selects_idle_sessions_by_their_last_activity(store: Store, clock: Clock) -> None:
+    store.create("old", ttl=timedelta(days=300))
+    clock.move(days=100)
+    store.create("new")
+    store.conversation("old").update(title="renamed")
+    assert store.expire(older_than=timedelta(days=90), dry_run=True).sessions == 1
+    store.conversation("old").update(activity=True)
+    clock.move(days=100)
+    store.conversation("old").update(activity=True)
+    assert store.expire(older_than=timedelta(days=90), dry_run=True).oldest == [store.conversation("new").info()]
+
+
+def test_purge_by_user_and_agent_uses_the_index_on_user_id(make_sqlite: MakeDatabase) -> None:
+    filters: dict[str, Any] = {"agent_id": "agent3", "user_id": "user4"}
+    engine = create_engine(make_sqlite())
+    with Store(engine) as store:
+        store.ping()
+        with watched(engine) as statements:
+            store.expire(dry_run=True, **filters)
+            store.expire(**filters)
+            store.delete_where(**filters)
+        plans = [plan_of(engine, statement, filters) for statement in statements if "'agent3'" in statement]
+    engine.dispose()
+    assert len(plans) >= 4
+    for plan in plans:
+        assert "ix_lango_session_user_id (user_id=?" in plan
+
+
+def test_purge_deletes_the_values_of_its_sessions(store: Store, clock: Clock) -> None:
+    for key in ("expired", "where"):
+        store.create(key, ttl=HOUR)
+        store.conversation(key).values.set({"own": 1})
+    store.delete_where(key_prefix="where")
+    clock.move(hours=2)
+    store.expire()
+    assert value_names(store) == []

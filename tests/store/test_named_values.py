@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -134,14 +133,12 @@ def test_write_of_values_changes_revision_but_not_times(store: Store, clock: Clo
 
 def test_values_are_deleted_with_their_session(store: Store, clock: Clock) -> None:
     store.shared_values("shared").set({"a": 1})
-    for key in ("deleted", "expired", "where", "replaced"):
+    for key in ("deleted", "replaced"):
         store.create(key, ttl=HOUR)
         store.conversation(key).values.set({"own": 1})
     store.delete("deleted")
-    store.delete_where(key_prefix="where")
     clock.move(hours=2)
     store.append_message("replaced", message(), create=True)
-    store.expire()
     assert value_names(store) == []
     assert store.create("deleted").last_seq == 0
     assert (store.conversation("deleted").values.get(), store.conversation("replaced").values.get()) == ({}, {})
@@ -154,18 +151,6 @@ def test_values_are_kept_when_messages_are_removed(store: Store) -> None:
     store.conversation("k").truncate(after=1)
     store.conversation("k").clear()
     assert store.conversation("k").values.get() == {"a": 1}
-
-
-@pytest.mark.slow
-def test_archive_keeps_the_values_of_a_session(store: Store, clock: Clock, tmp_path: Path) -> None:
-    store.create("k", ttl=HOUR, messages=messages(1))
-    store.conversation("k").values.set(VALUES)
-    store.shared_values("shared").set({"a": 1})
-    clock.move(hours=2)
-    store.expire(archive=tmp_path / "cold.db")
-    store.shared_values("shared").set({"a": 2})
-    store.restore(tmp_path / "cold.db", "k")
-    assert (store.conversation("k").values.get(), store.shared_values("shared").get()) == (VALUES, {"a": 2})
 
 
 def test_values_are_written_in_the_callers_transaction(store: Store) -> None:

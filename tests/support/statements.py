@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,14 @@ def counted(engine: sa.Engine, folder: Path) -> Iterator[Counts]:
         driver.pgconn.untrace()
         counts.statements = len(statements)
     counts.round_trips = len(re.findall(r"\tF\t\d+\t(?:Sync|Query)\b", (folder / "trace").read_text()))
+
+
+def plan_of(engine: sa.Engine, statement: str, filters: dict[str, Any]) -> str:
+    """Return how the database runs a statement that lists sessions."""
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all()
+            return "\n".join(str(row[-1]) for row in rows)
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        values = {"now": moment, "limit": 21, "cursor_time": moment, "cursor_key": "chat:5"} | filters
+        return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", values))
