@@ -82,10 +82,13 @@ class Statement:
         with dialect_of(connection).bytes_for_bad_text(connection):  # so that the error can name the field
             return self.run(connection, values, decode, max_chars=max_chars)
 
-    def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> None:
-        """Execute a statement without result rows once for each item of `values`. Needs a transaction."""
+    def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> int:
+        """Execute a statement without result rows once for each item of `values`; return the number of changed rows.
+
+        Needs a transaction.
+        """
         if not values:
-            return
+            return 0
         engine_dialect = connection.dialect
         variant = vars(engine_dialect).get(DETECTED), engine_dialect.paramstyle, values[0].get("now") is not None
         compiled = self._compiled.get(variant) or self._compiled_for(connection, values[0])
@@ -93,6 +96,7 @@ class Statement:
         started = perf_counter()
         try:
             cursor.executemany(compiled.text, map(compiled.parameters, values))
+            return int(cursor.rowcount)
         finally:
             cursor.close()
             if observe := connection.get_execution_options().get(OBSERVER):

@@ -248,6 +248,8 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         Edits: {
             "update": [lambda: k.edits.update(1, message())],
             "delete": [lambda: k.edits.delete(1)],
+            "update_all": [lambda: k.edits.update_all(k.all_messages())],
+            "delete_all": [lambda: k.edits.delete_all([1])],
             "redact": [lambda: k.edits.redact(1)],
             "drop_sent": [lambda: k.edits.drop_sent(before=3)],
         },

@@ -8,7 +8,7 @@ other tables that belong to messages which no longer exist. Before rows are dele
 transaction can copy them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, Self
 
 import sqlalchemy as sa
 
-from lango_store._dialect import dialect_of
+from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
     CHANGE,
@@ -47,20 +47,29 @@ def counted(rows: sa.Table) -> tuple[sa.ColumnElement[Any], ...]:
     return sa.case((rows.c.role == RECORD, _ONE), else_=_ZERO), rows.c.tokens
 
 
+Condition = sa.ColumnElement[bool] | Callable[[Dialect], sa.ColumnElement[bool]]
+"""A condition, or a function that builds it for a database."""
+
+
 class Rows:
     """Messages or turns of the session bound as `key` that meet conditions, with statements to change them.
 
     `values` are the new values of columns, for a change that replaces the rows.
     """
 
-    def __init__(self, table: sa.Table, *conditions: sa.ColumnElement[bool], **values: sa.ColumnElement[Any]) -> None:
-        self.table = table
-        self.conditions = of_session(table), *conditions
+    def __init__(self, table: sa.Table, *conditions: Condition, **values: sa.ColumnElement[Any]) -> None:
+        self.table, self._conditions = table, conditions
         self.changes_counters = bool(values.keys() & {"role", "tokens"})
         columns = counted(table)
-        self.count = Statement(sa.select(*columns).where(*self.conditions))
-        self.delete = Statement(sa.delete(table).where(*self.conditions).returning(*columns))
-        self.update = Statement(sa.update(table).where(*self.conditions).values(values).returning(*columns))
+        self.count = Statement(lambda dialect: sa.select(*columns).where(*self.where(dialect)))
+        self.delete = Statement(lambda dialect: sa.delete(table).where(*self.where(dialect)).returning(*columns))
+        update = sa.update(table).values(values).returning(*columns)
+        self.update = Statement(lambda dialect: update.where(*self.where(dialect)))
+
+    def where(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions for a database, with the one for the session."""
+        given = (each if isinstance(each, sa.ColumnElement) else each(dialect) for each in self._conditions)
+        return [of_session(self.table), *given]
 
 
 class Recorder(Protocol):
@@ -153,14 +162,14 @@ class LogChange:
 
     def delete(self, rows: Rows, *, replaced: bool = False, **bound: Any) -> int:
         """Delete rows; return how many. With `replaced`, the change restores other versions of them afterwards."""
-        self._copy(rows, bound, self.seq if replaced else None)
+        self.copy(rows, bound, self.seq if replaced else None)
         deleted = rows.delete.run(self.connection, bound | {"key": self.key})
         self._removes_messages |= bool(deleted) and rows.table is MESSAGE
         return self.count(rows.table, deleted, 1)
 
     def replace(self, rows: Rows, **bound: Any) -> int:
         """Replace rows by versions with the new values; return how many."""
-        self._copy(rows, bound, self.seq)
+        self.copy(rows, bound, self.seq)
         bound |= {"key": self.key}
         before = rows.count.run(self.connection, bound) if rows.changes_counters else ()
         after = rows.update.run(self.connection, bound)
@@ -170,7 +179,8 @@ class LogChange:
         self._rows += len(after)
         return len(after)
 
-    def _copy(self, rows: Rows, bound: Mapping[str, Any], next_at: int | None) -> None:
+    def copy(self, rows: Rows, bound: Mapping[str, Any], next_at: int | None) -> None:
+        """Pass rows to the recorder, before they are deleted or, with `next_at`, replaced."""
         if (recorder := recorder_of(self.connection)) is not None:
             recorder.copy(self, rows, bound, next_at)
 

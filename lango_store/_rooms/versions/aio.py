@@ -10,6 +10,8 @@ class AsyncEdits(AsyncPart[Edits]):
 
     update = awaited(Edits.update)
     delete = awaited(Edits.delete)
+    update_all = awaited(Edits.update_all)
+    delete_all = awaited(Edits.delete_all)
     redact = awaited(Edits.redact)
     drop_sent = awaited(Edits.drop_sent)
 

@@ -1,7 +1,7 @@
 """Edits: update, redact, delete or pop one message, or drop the `sent` of several. All functions need a transaction."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -112,20 +112,44 @@ def update(
     new["created_at"] = dialect_of(connection).time(new["created_at"])
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
-    record = MessageRole.RECORD.value
-    if new["role"] == record and edit.row["role"] != record and edit.is_in_summary():
-        raise InvalidMessage(
-            "role", "a summary without messages would leave an empty window: delete the message instead"
-        )
-    may_differ = new["tool_calls"] != edit.row["tool_calls"] or edit.row["payloads"] is not None
-    if may_differ and edit.has_fixed_calls() and message.tool_calls != edit.message().tool_calls:
-        raise InvalidMessage("tool_calls", "a call of the message was begun: delete the message, or append another one")
+    if hides(edit.row, new) and edit.is_in_summary():
+        raise empties_window()
+    if may_change_calls(edit.row, new) and edit.has_fixed_calls() and message.tool_calls != edit.message().tool_calls:
+        raise changes_begun_call()
     if threshold is not None:
         payloads.insert(connection, key, move(new, threshold))
     with edit.change("update") as change:
         edit.replace(change, new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
         change.moves_consolidated = change.messages != 0
     return edit.message()
+
+
+def hides(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Return True if an edit turns a message into a record."""
+    record = MessageRole.RECORD.value
+    return bool(new["role"] == record and old["role"] != record)
+
+
+def may_change_calls(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Return True if two versions of a row can have different tool calls."""
+    return new["tool_calls"] != old["tool_calls"] or old["payloads"] is not None
+
+
+def empties_window() -> InvalidMessage:
+    """Return the error for an edit that hides a message of a summary."""
+    reason = "a summary without messages would leave an empty window: delete the message instead"
+    return InvalidMessage("role", reason)
+
+
+def changes_begun_call() -> InvalidMessage:
+    """Return the error for an edit that changes the tool calls of a message although one was begun."""
+    reason = "a call of the message was begun: delete the message, or append another one"
+    return InvalidMessage("tool_calls", reason)
+
+
+def decoded(connection: sa.Connection, key: str, rows: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """Decode rows with the columns of messages."""
+    return payloads.decode_rows(connection, key, [[row[name] for name in MESSAGE_FIELDS] for row in rows])
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
@@ -197,11 +221,10 @@ _LOGGED_AT: Final = sa.case(
     else_=sa.func.coalesce(MESSAGE.c.logged_at, MESSAGE.c.created_at),
 )
 
-_CHOSEN: Final = MESSAGE.c.seq == number("seq")
-_MESSAGE: Final = Rows(MESSAGE, _CHOSEN)
-_EDITED: Final = Rows(
-    MESSAGE, _CHOSEN, **{name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS}, logged_at=_LOGGED_AT
-)
+CHOSEN: Final = MESSAGE.c.seq == number("seq")
+_MESSAGE: Final = Rows(MESSAGE, CHOSEN)
+EDITED_VALUES: Final = {name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS} | {"logged_at": _LOGGED_AT}
+_EDITED: Final = Rows(MESSAGE, CHOSEN, **EDITED_VALUES)
 _TURN: Final = Rows(TURN, TURN.c.turn_no == number("turn_no"))
 _SHORTENED: Final = Rows(TURN, TURN.c.turn_no == number("turn_no"), last_seq=number("last_seq"))
 
@@ -259,7 +282,7 @@ _COMPACTION: Final = Rows(TURN, TURN.c.turn_no == number("turn_no"))
 _SUMMARY: Final = Rows(MESSAGE, MESSAGE.c.turn_no == number("turn_no"), turn_no=sa.null())
 
 
-def _remove_compaction(change: LogChange, turn_no: int) -> None:
+def remove_compaction(change: LogChange, turn_no: int) -> None:
     """Delete a compaction, so that its replaced messages are in the window again."""
     change.delete(_COMPACTION, turn_no=turn_no)
     change.replace(_SUMMARY, turn_no=turn_no)
@@ -292,7 +315,7 @@ class _Edit:
 
     def message(self) -> Message:
         """Return the chosen message, with the edits so far."""
-        return payloads.decode_rows(self._connection, self._key, [[self.row[name] for name in MESSAGE_FIELDS]])[0]
+        return decoded(self._connection, self._key, [self.row])[0]
 
     def last_seq_of_log(self) -> int | None:
         """Return the seq of the last row of the log, or None."""
@@ -331,7 +354,7 @@ class _Edit:
             return turn
         if removals.has_discarded(self._key, turn_no, turn[3]):
             return turn
-        _remove_compaction(change, turn_no)
+        remove_compaction(change, turn_no)
         return None
 
     def end_turn(self, change: LogChange, turn: Any) -> None:

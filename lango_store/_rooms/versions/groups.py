@@ -1,12 +1,13 @@
 """The methods of the room."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from lango_store._operations import derived_data
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import SessionPart, session_group
-from lango_store._rooms.versions import earlier_logs, edits, redaction, undo
+from lango_store._rooms.versions import earlier_logs, edits, edits_of_many, redaction, undo
 from lango_store._rooms.versions.values import Change, Diff, Undone
 from lango_store._values.model import Message
 from lango_store.errors import InvalidMessage, UniqueViolation, quoted
@@ -48,6 +49,52 @@ class Edits(SessionPart):
         except UniqueViolation as error:
             reason = f"{quoted(message.id)} is the id of another message: give another, or None to keep the old one"
             raise InvalidMessage("id", reason) from error
+
+    def update_all(self, messages: Sequence[Message], *, expect: int | None = None) -> list[Message]:
+        """Replace several messages of the log in one change.
+
+        Each message replaces the stored one with the same `seq`, as `update` does. `versions.undo` takes back the whole
+        change. The number of SQL statements does not depend on the number of messages.
+
+        Args:
+            messages: The new messages, each with the `seq` of the message that it replaces: usually copies of stored
+                messages. With an empty list, nothing is done.
+            expect: Replace the messages only if the session's `revision` equals this value.
+
+        Returns:
+            The new messages, in the order of their `seq`.
+
+        Raises:
+            MessageNotFound: The session has no message with one of these seqs; nothing was changed.
+            InvalidMessage: One of the messages cannot be stored, as in `update`; nothing was changed.
+            Conflict: The session's `revision` differs from `expect`; nothing was changed.
+            ValueError: Two messages have the same `seq`; nothing was changed.
+        """
+        if not messages:
+            return []
+        new = [self._context.counted(message) for message in messages]
+        try:
+            expected, threshold = Expected(revision=expect), self._context.payload_threshold
+            return self._context.transact(edits_of_many.update_all, self.key, new, expected, threshold)
+        except UniqueViolation as error:
+            raise InvalidMessage("id", "is the id of another message: give another, or None to keep it") from error
+
+    def delete_all(self, seqs: Sequence[int], *, expect: int | None = None) -> None:
+        """Delete several messages anywhere in the log in one change.
+
+        Each message is deleted as by `delete`. `versions.undo` takes back the whole change. The number of SQL
+        statements depends only on the number of summaries that lose all their messages.
+
+        Args:
+            seqs: The `seq` of each message to delete. With an empty list, nothing is done.
+            expect: Delete the messages only if the session's `revision` equals this value.
+
+        Raises:
+            MessageNotFound: The session has no message with one of these seqs; nothing was deleted.
+            Conflict: The session's `revision` differs from `expect`; nothing was deleted.
+        """
+        if seqs:
+            self._context.transact_once(edits_of_many.delete_all, self.key, seqs, Expected(revision=expect))
 
     def delete(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete a message anywhere in the log.

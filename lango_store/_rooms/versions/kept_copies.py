@@ -65,7 +65,7 @@ _VERSION: Final = {"removed_at": number("removed_at"), "next_at": number("next_a
 
 @functools.cache
 def _copying(rows: Rows) -> Statement:
-    return Statement(copying(rows.table, COPY_OF[rows.table], _VERSION, *rows.conditions))
+    return Statement(lambda dialect: copying(rows.table, COPY_OF[rows.table], _VERSION, *rows.where(dialect)))
 
 
 @dataclass(frozen=True)

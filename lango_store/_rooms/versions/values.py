@@ -15,8 +15,8 @@ class Change(Value):
         seq: The `seq` that the change used up. If an undo or redo used up several, the last of them.
         kind: "truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard" (a compaction
             with `discard=True`), "undo", "redo" or, in a fork, "fork".
-        after_seq: The `seq` that the change refers to. Its meaning depends on `kind`; the documentation of
-            `lango_change` lists the meanings.
+        after_seq: The `seq` that the change refers to, of several edited messages the lowest. Its meaning depends on
+            `kind`; the documentation of `lango_change` lists the meanings.
         changed_by: None in this release.
         changed_at: The time of the change, in UTC.
         undo_until: The time until which the removed messages are kept, so that the change can be taken back (never a

@@ -59,8 +59,7 @@ def leave_branches(tx: Store, key: str, stored: Sequence[Message]) -> None:
     if is_complete and not _moved(key, [*recent, *new], prompt):
         return
     read = conversation.all_messages(damaged="return")
-    for message in _moved(key, [message for message in read if isinstance(message, Message)], prompt):
-        conversation.edits.update(message.seq, message)
+    conversation.edits.update_all(_moved(key, [each for each in read if isinstance(each, Message)], prompt))
 
 
 def _moved(key: str, messages: Sequence[Message], prompt: Message) -> list[Message]:

@@ -337,8 +337,8 @@ def _append(tx: Store, ids: Ids, new: NewEvent, unchanged: Session | None) -> bo
 def rewind(conversation: Conversation) -> None:
     """Turn the messages that ADK no longer sees into records, so that the store does not present them either."""
     messages = [each for each in conversation.messages(records=True) if is_event(each)]
-    for message in changed_by_rewinds(messages, _events(conversation, conversation.info(), messages)):
-        conversation.edits.update(message.seq, message)
+    events = _events(conversation, conversation.info(), messages)
+    conversation.edits.update_all([*changed_by_rewinds(messages, events)])
 
 
 def _checked_revision(tx: Store, ids: Ids, new: NewEvent, session: Session) -> int:

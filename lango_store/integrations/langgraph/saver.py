@@ -225,8 +225,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             # The append has locked the session's row, so nothing is removed between the check and the commit.
             if is_unchecked and not written[-1].replayed and not _has_parent(conversation, namespace, parent, refs):
                 raise _ParentRemoved
-            for each in _changed_roles(conversation, shown_before, remaining):
-                conversation.edits.update(each.seq, each)
+            conversation.edits.update_all(_changed_roles(conversation, shown_before, remaining))
             return written, _info(conversation) if is_atomic else intact_since
 
         written, info = self.store.transact(write) if is_atomic else write(self.store)
@@ -441,6 +440,8 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             whole = {row.seq for each in kept for row in (each.record, *each.writes)}
             holders = {seq for each in kept for seq in each.holders.values()}
             whole |= {seq for holder in holders for seq in records.seqs_of(log.get(holder))}
+            shortened: list[Message] = []
+            unused: list[int] = []
             for seq, each in log.items():
                 if seq in whole or not (each.author == NAME or NAME in each.extra or seq in messages):
                     continue
@@ -451,9 +452,11 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
                         if name in mapping(each.content)
                     }
                     changes = {"id": f"{NAME}-values:{seq}", "content": values}
-                    conversation.edits.update(seq, each.model_copy(update=changes))
+                    shortened.append(each.model_copy(update=changes))
                 else:
-                    conversation.edits.delete(seq)
+                    unused.append(seq)
+            conversation.edits.update_all(shortened)
+            conversation.edits.delete_all(unused)
 
         with suppress(*_NO_SESSION):
             self.store.transact(keep)

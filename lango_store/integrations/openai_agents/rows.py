@@ -129,10 +129,7 @@ def replace_end(store: Store, window: Window, start: int, output: Sequence[Item]
 
 def _replace_rows(conversation: Conversation, rows: Sequence[Row], items: Sequence[Item], info: SessionInfo) -> None:
     """Replace the last rows with items, in a transaction. Raises `Conflict` if `info` is outdated."""
-    expect: int | None = info.revision
-    for row in rows:
-        conversation.edits.delete(row.seq, expect=expect)
-        expect = None
+    conversation.edits.delete_all([row.seq for row in rows], expect=info.revision)
     if info.summarized_upto and conversation.info().summarized_upto < info.summarized_upto:
         conversation.compact(lambda _: [])  # deleting a summary must not bring back the messages that it replaced
     conversation.append_messages(messages_of(items))  # without items, this still checks the lease of a turn

@@ -237,8 +237,7 @@ def _branch(
             f"entry {min(summarized)!r} of session {key!r} belongs to a branch that was abandoned before a summary: "
             "fork the conversation from this entry"
         )
-    for message in moved:
-        tx.conversation(key).edits.update(message.seq, message)
+    tx.conversation(key).edits.update_all(moved)
     first = tx.conversation(key).info().last_seq + 1
     seqs: dict[str | None, int] = {id: each.seq for id, each in log.by_id.items()} | {None: 0}
     seqs |= {message.id: seq for seq, message in enumerate(new, first)}
