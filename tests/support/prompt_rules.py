@@ -104,7 +104,7 @@ def _responses(items: Sequence[dict[str, Any]]) -> Iterator[str]:
             ):
                 yield f"{number}: output {item['output']!r}"
             continue
-        is_made_by_model = kind in _CALLS or kind in ("reasoning", "compaction") or item.get("role") == "assistant"
+        is_made_by_model = kind not in ("message", "end") or item.get("role") == "assistant"
         if open_ids and not is_made_by_model:
             yield f"{number}: calls {open_ids} have no output"
         if kind in _CALLS:
