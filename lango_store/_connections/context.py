@@ -23,7 +23,7 @@ from lango_store._connections.providers import Callers, Connections, Pooled
 from lango_store._connections.replicas import Replicated, position_of, text_of
 from lango_store._connections.retry import Retry
 from lango_store._connections.schema_gate import SchemaGate
-from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect import DETECTED, AnyConnection, Moment, dialect_of
 from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import busy_timeout, database_file
@@ -195,7 +195,7 @@ class Context:
         """Return the current time for one statement; None if the statement uses the database's clock."""
         if self._clock is not None:
             return self.clock_time()
-        dialect = dialect_of(connection)
+        dialect = vars(connection.dialect).get(DETECTED) or dialect_of(connection)  # a call costs more
         if not dialect.tells_time:
             return utc_now()
         return sessions.server_time(connection) if dialect.asks_time else None
@@ -427,7 +427,9 @@ class Context:
         return context
 
     def unguarded(self) -> Context:
-        """Return a copy of this context whose writes have no guard."""
+        """Return this context, or a copy of it, whose writes have no guard."""
+        if self._guard is None:
+            return self
         context = copy.copy(self)
         context._guard = None
         return context

@@ -192,9 +192,10 @@ _SINGLE_OPERATION: Final[Mapping[str, Any]] = {SINGLE_OPERATION: True}
 class _Single:
     """A driver connection from the pool, without the cost of a SQLAlchemy transaction."""
 
-    __slots__ = ("_dialect", "_driver", "_options", "_pooled", "_proxy", "_started", "_writes", "connection", "dialect")
+    __slots__ = ("_dialect", "_driver", "_pooled", "_proxy", "_started", "_writes", "connection", "dialect", "options")
 
     connection: Any
+    options: Mapping[str, Any]
     _driver: Any
 
     def __init__(self, pooled: Pooled, writes: bool) -> None:
@@ -204,7 +205,7 @@ class _Single:
 
     def get_execution_options(self) -> Mapping[str, Any]:
         """Return the options that our statements read."""
-        return self._options
+        return self.options
 
     def __enter__(self) -> AnyConnection:
         pooled = self._pooled
@@ -217,7 +218,7 @@ class _Single:
             self.connection = self._driver = proxy.dbapi_connection
             try:
                 is_observed = pooled.on_statement is not None or pooled.engine.logger.isEnabledFor(logging.INFO)
-                self._options = pooled.options() if is_observed else _SINGLE_OPERATION
+                self.options = pooled.options() if is_observed else _SINGLE_OPERATION
                 self._dialect = vars(self.dialect)[DETECTED]  # the gate has detected it
                 if self._writes and file is not None:
                     checkpoints.make_if_due(self._driver, proxy.info)

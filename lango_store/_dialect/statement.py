@@ -77,7 +77,8 @@ class Statement:
                 raise
         finally:
             cursor.close()
-            if observe := connection.get_execution_options().get(OBSERVER):
+            options = getattr(connection, "options", None)  # without the cost of a call
+            if observe := (options or connection.get_execution_options()).get(OBSERVER):
                 observe(compiled.text, perf_counter() - started)
         with dialect_of(connection).bytes_for_bad_text(connection):  # so that the error can name the field
             return self.run(connection, values, decode, max_chars=max_chars)
@@ -99,7 +100,8 @@ class Statement:
             return int(cursor.rowcount)
         finally:
             cursor.close()
-            if observe := connection.get_execution_options().get(OBSERVER):
+            options = getattr(connection, "options", None)  # without the cost of a call
+            if observe := (options or connection.get_execution_options()).get(OBSERVER):
                 observe(compiled.text, perf_counter() - started)
 
     def _compiled_for(self, connection: AnyConnection, values: Mapping[str, Any]) -> _Compiled:

@@ -11,12 +11,12 @@ from unittest import mock
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.call_counts import count_calls
+from support.call_counts import count_calls, count_moves
 from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.statements import Counts, counted, watched
 
-from lango_store import Conversation, Message, RunningTurn, Store
+from lango_store import Conversation, Message, RunningTurn, Store, ToolCall
 from lango_store.testing import Clock
 
 RECORD = message(role="record")
@@ -184,6 +184,13 @@ def test_turn_in_progress_is_three_short_transactions_on_sqlite(make_sqlite: Mak
         assert words == [*begin, *append, "BEGIN", "UPDATE", "SELECT", "UPDATE", "INSERT", "COMMIT"]
 
 
+def run_call(conversation: Conversation) -> None:
+    with conversation.turn() as turn:
+        asking = turn.append(Message.assistant(tool_calls=[ToolCall(id="c", name="f")]))
+        with turn.call(asking, 0) as effect:
+            effect.output = "done"
+
+
 def run_session(store: Store) -> None:
     key = store.create().key
     for _ in range(22):
@@ -205,29 +212,32 @@ class Frequent:
 
 
 CALLS = {
-    "append": Frequent(lambda store, _: store.append_message("1000", message()), (39, 31), (39, 85)),
+    "append": Frequent(lambda store, _: store.append_message("1000", message()), (36, 31), (37, 85)),
     "append of a long text": Frequent(
-        lambda store, _: store.append_message("1000", message("x" * 16_000)), (41, 31), (41, 85)
+        lambda store, _: store.append_message("1000", message("x" * 16_000)), (38, 31), (39, 85)
     ),
     "append of an answer with its model": Frequent(
         lambda store, _: store.append_message("1000", message(model="m", provider="p", request="r")),
-        (42, 31),
-        (42, 85),
+        (39, 31),
+        (40, 85),
     ),
-    "append in a turn": Frequent(lambda _, turn: turn.append(message()), (45, 31), (44, 86)),
-    "save_turn": Frequent(lambda store, _: store.conversation("1000").save_turn([message()]), (58, 32), (56, 86)),
-    "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (139, 92), (126, 257), (3, 3)),
+    "append in a turn": Frequent(lambda _, turn: turn.append(message()), (42, 31), (42, 86)),
+    "save_turn": Frequent(lambda store, _: store.conversation("1000").save_turn([message()]), (54, 32), (54, 86)),
+    "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (124, 92), (117, 257), (3, 3)),
+    "turn with a tool call": Frequent(
+        lambda store, _: run_call(store.conversation("1000")), (255, 155), (264, 930), (16, 16)
+    ),
     "1,000 in one call": Frequent(
-        lambda store, _: store.conversation("batches").append_messages(messages(1_000)), (3057, 1030), (3041, 1176)
+        lambda store, _: store.conversation("batches").append_messages(messages(1_000)), (3057, 1030), (3039, 1191)
     ),
-    "load of 20": Frequent(lambda store, _: store.get("20"), (42, 29), (47, 140), (2, 2)),
-    "load of 100": Frequent(lambda store, _: store.get("100"), (42, 29), (47, 140), (2, 2)),
-    "load of 1,000": Frequent(lambda store, _: store.get("1000"), (42, 29), (47, 140), (2, 2)),
-    "last 50": Frequent(lambda store, _: store.conversation("1000").messages(last=50), (35, 28), (38, 84)),
-    "history": Frequent(lambda store, _: store.conversation("20").history(), (126, 28), (130, 84)),
+    "load of 20": Frequent(lambda store, _: store.get("20"), (39, 29), (44, 140), (2, 2)),
+    "load of 100": Frequent(lambda store, _: store.get("100"), (39, 29), (44, 140), (2, 2)),
+    "load of 1,000": Frequent(lambda store, _: store.get("1000"), (39, 29), (44, 140), (2, 2)),
+    "last 50": Frequent(lambda store, _: store.conversation("1000").messages(last=50), (33, 28), (36, 84)),
+    "history": Frequent(lambda store, _: store.conversation("20").history(), (134, 28), (138, 84)),
     # psycopg prepares the statement of the appends, which takes a round trip.
-    "create, 22 appends, load": Frequent(lambda store, _: run_session(store), (951, 770), (953, 2123), (25, 26)),
-    "list of 20": Frequent(lambda store, _: store.list_sessions(limit=20), (94, 29), (97, 85)),
+    "create, 22 appends, load": Frequent(lambda store, _: run_session(store), (880, 770), (904, 2123), (25, 26)),
+    "list of 20": Frequent(lambda store, _: store.list_sessions(limit=20), (92, 29), (95, 85)),
 }
 
 
@@ -257,6 +267,11 @@ def test_frequent_call_runs_few_functions_on_postgresql(make_postgres: MakeDatab
     with filled(make_postgres()) as (store, turn):
         counts = count_calls(lambda: CALLS[name].call(store, turn))
     assert _stable(counts) == _stable(CALLS[name].postgresql)
+
+
+def test_turn_with_a_tool_call_moves_seldom_between_packages(make_sqlite: MakeDatabase) -> None:
+    with filled(make_sqlite()) as (store, _):
+        assert count_moves(lambda: run_call(store.conversation("1000"))) == 150
 
 
 @not_on_a_cluster("a cluster needs several statements")

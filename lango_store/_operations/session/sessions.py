@@ -229,7 +229,10 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
     while not (rows := _lock.run(connection, values)):
         tries -= 1
         raise_unmatched(connection, now, key, tries_left=tries)
-    return Locked(*(whole_number(key, name, stored) for name, stored in zip(Locked._fields, rows[0], strict=True)))
+    if {*map(type, rows[0])} != {int}:
+        for name, stored in zip(Locked._fields, rows[0], strict=True):
+            whole_number(key, name, stored)
+    return Locked(*rows[0])
 
 
 _lock_any = Statement(lambda _: sa.update(SESSION).where(of_session(SESSION)).values(revision=SESSION.c.revision))

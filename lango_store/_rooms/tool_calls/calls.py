@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -47,7 +47,7 @@ class Place:
     def __str__(self) -> str:
         return f"call {self.position} of message {self.seq} of session {quoted(self.key)}"
 
-    @property
+    @cached_property
     def bound(self) -> dict[str, Any]:
         """The values to bind in a statement with `_OF_PLACE`."""
         return {"key": self.key, "message_seq": self.seq, "position": self.position}
@@ -62,7 +62,7 @@ class Attempt:
     limit: timedelta
 
 
-def asked(connection: sa.Connection, place: Place) -> ToolCall:
+def asked(connection: AnyConnection, place: Place) -> ToolCall:
     """Return a call as its message asks for it.
 
     A stored result also has `tool_calls`. Beginning one of these would run the tool again.
@@ -82,7 +82,7 @@ def asked(connection: sa.Connection, place: Place) -> ToolCall:
     return call
 
 
-def _message(connection: sa.Connection, place: Place) -> Message | None:
+def _message(connection: AnyConnection, place: Place) -> Message | None:
     """Return the message of a place; None if there is no such message, or no such position in its `tool_calls`."""
     messages.check_seq("seq", place.seq)
     if type(place.position) is not int:
@@ -92,7 +92,7 @@ def _message(connection: sa.Connection, place: Place) -> Message | None:
 
 
 def begin(
-    connection: sa.Connection, now: datetime, place: Place, attempt: Attempt, lease: Lease | None, *, idempotent: bool
+    connection: AnyConnection, now: Moment, place: Place, attempt: Attempt, lease: Lease | None, *, idempotent: bool
 ) -> tuple[ToolCall, str, Message | None]:
     """Record that a call begins; return the call, its key for the tool and its stored result, if any.
 
@@ -104,57 +104,57 @@ def begin(
         CallUnknown: The call is unknown and not `idempotent`.
         LeaseLost: The session no longer has the lease.
     """
-    if lease is None:
-        sessions.lock(connection, now, place.key)
-    else:
-        lease.renew(connection, now, place.key)
-    call = asked(connection, place)
-    time = dialect_of(connection).time
-    begun = {"token": attempt.token, "begun_at": time(now), "until": time(now + attempt.limit)}
-    row = _row(connection, place)
-    if row is None:
-        _write(connection, place, _insert, begun | {"effect_key": attempt.effect_key})
-        return call, attempt.effect_key, None
-    if (result := _result(connection, place, row)) is not None:
-        return call, row.effect_key, result
-    is_free = row.token is None and row.result_seq is None
-    if not is_free and row.token != attempt.token:
-        _check_ended(place, row, now)
-        if not idempotent:
-            raise CallUnknown(place.key, place.seq, place.position, row.effect_key)
-    _write(connection, place, _begin_again, begun)
-    return call, row.effect_key, None
+    now, dialect = now or sessions.server_time(connection), dialect_of(connection)
+    with dialect.short_transaction(connection):
+        if lease is None:
+            sessions.lock(connection, now, place.key)
+        else:
+            lease.renew(connection, now, place.key)
+        call = asked(connection, place)
+        begun = {"token": attempt.token, "begun_at": dialect.time(now), "until": dialect.time(now + attempt.limit)}
+        row = _row(connection, place)
+        if row is None:
+            _write(connection, place, _insert, begun | {"effect_key": attempt.effect_key})
+            return call, attempt.effect_key, None
+        if (result := _result(connection, place, row)) is not None:
+            return call, row.effect_key, result
+        is_free = row.token is None and row.result_seq is None
+        if not is_free and row.token != attempt.token:
+            _check_ended(place, row, now)
+            if not idempotent:
+                raise CallUnknown(place.key, place.seq, place.position, row.effect_key)
+        _write(connection, place, _begin_again, begun)
+        return call, row.effect_key, None
 
 
 def finish(
-    connection: sa.Connection, now: datetime, place: Place, token: int, result: Batch, lease: Lease | None
+    connection: AnyConnection, now: Moment, place: Place, token: int, result: Batch, expected: Expected
 ) -> Message:
     """Append the result of a call, which ends it; raise `Conflict` if the call no longer belongs to this attempt.
 
-    A lease is extended if the session still has it. Otherwise the result is stored too: the tool has already run.
+    A lease in `expected` is extended if the session still has it. Otherwise the result is stored too: the tool has
+    already run.
     """
-    last_seq = sessions.lock(connection, now, place.key).last_seq
-    row = _row(connection, place)
-    if row is None or row.token != token:
-        fact = f"{place} was resolved, or begun again, or its message was removed"
-        message = f"{fact}: the result of this attempt was not stored"
-        raise Conflict(place.key, expected=last_seq, last_seq=last_seq, message=message)
-    if (stored := _result(connection, place, row)) is not None:  # an earlier try was committed
-        return stored
-    expected = ANYTHING
-    if lease is not None:
+    with dialect_of(connection).short_transaction(connection):
+        last_seq = sessions.lock(connection, now, place.key).last_seq
+        row = _row(connection, place)
+        if row is None or row.token != token:
+            fact = f"{place} was resolved, or begun again, or its message was removed"
+            message = f"{fact}: the result of this attempt was not stored"
+            raise Conflict(place.key, expected=last_seq, last_seq=last_seq, message=message)
+        if (stored := _result(connection, place, row)) is not None:  # an earlier try was committed
+            return stored
         try:
-            lease.check(connection, place.key)
-            expected = Expected(guard=lease)
+            return _record(connection, now, place, result, expected)
         except LeaseLost:
-            pass
-    return _record(connection, now, place, result, expected)
+            return _record(connection, now, place, result)
 
 
 def _record(
-    connection: sa.Connection, now: datetime, place: Place, result: Batch, expected: Expected = ANYTHING
+    connection: AnyConnection, now: Moment, place: Place, result: Batch, expected: Expected = ANYTHING
 ) -> Message:
-    (stored,) = appends.append_new_ids(connection, now, place.key, result, expected)
+    """Append the result of a call; its id is new, because only one result of an attempt is stored."""
+    (stored,) = appends.append(connection, now, place.key, result, expected)
     _write(connection, place, _end, {"result_seq": stored.seq})
     return stored
 
@@ -178,7 +178,7 @@ _leave: Final = Statement(
 )
 
 
-def _write(connection: sa.Connection, place: Place, statement: Statement, values: dict[str, Any]) -> None:
+def _write(connection: AnyConnection, place: Place, statement: Statement, values: dict[str, Any]) -> None:
     """Write the row of a call; raise `NotPermitted` if no row was written, since the tool could then run twice."""
     if not statement.run(connection, place.bound | values):
         raise sessions.not_permitted(place.key)
@@ -228,12 +228,12 @@ class _Row(NamedTuple):
 _select: Final = Statement(lambda _: sa.select(*(as_stored(CALL.c[name]) for name in _Row._fields)).where(_OF_PLACE))
 
 
-def _row(connection: sa.Connection, place: Place) -> _Row | None:
+def _row(connection: AnyConnection, place: Place) -> _Row | None:
     rows = _select.run(connection, place.bound)
     return _Row(*rows[0]) if rows else None
 
 
-def _result(connection: sa.Connection, place: Place, row: _Row) -> Message | None:
+def _result(connection: AnyConnection, place: Place, row: _Row) -> Message | None:
     stored = None if row.result_seq is None else messages.at(connection, place.key, row.result_seq)
     return None if stored is None else stored.model_copy(update={"replayed": True})
 

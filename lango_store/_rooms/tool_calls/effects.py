@@ -2,20 +2,18 @@
 
 import logging
 import secrets
-from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._operations.session.sessions import check_duration
+from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rooms.tool_calls import calls
 from lango_store._rooms.tool_calls.calls import Attempt, Place
 from lango_store._rooms.tool_calls.errors import CallInProgress
-from lango_store._rooms.turns_in_progress.leases import SHORTEST_LEASE, Lease, new_token
+from lango_store._rooms.turns_in_progress.leases import Lease, new_token
 from lango_store._values.model import UNSET, Message, ToolCall, Unset
 from lango_store.errors import InvalidState, LangoStoreError
 
@@ -66,18 +64,13 @@ def begin(
             "a call needs its own transaction, because its beginning must be stored before the tool runs: "
             "begin the call on the store, not on store.using() or in store.transact()"
         )
-    check_duration("limit", limit, SHORTEST_LEASE)
-    attempt = Attempt(new_token(), secrets.token_hex(16), limit)
-    run = partial(context.transact, calls.begin, place, attempt, lease, idempotent=idempotent)
-    return Effect(place, attempt.token, *_waiting(run, check_duration("wait", wait).total_seconds()))
-
-
-def _waiting(run: Callable[[], R], seconds: float) -> R:
-    pauses = cancellation.pauses(seconds)
+    attempt, pauses = Attempt(new_token(), secrets.token_hex(16), limit), None
     while True:
         try:
-            return run()
+            begun = context.write(calls.begin, place, attempt, lease, idempotent=idempotent)
+            return Effect(place, attempt.token, *begun)
         except CallInProgress:
+            pauses = pauses or cancellation.pauses(wait.total_seconds())
             if (pause := next(pauses, None)) is None:
                 raise
         cancellation.pause(pause)
@@ -90,18 +83,20 @@ def finish(
     failed: str | None,
     *,
     id: str | None = None,
-    lease: Lease | None = None,
+    expected: Expected = ANYTHING,
 ) -> Message:
     """Store the result of a call, which ends the call; return the stored message."""
     if effect.replayed and effect.result is not None:
         return effect.result
     result = context.batch([result_message(effect.call, output, failed, id=id)])
+    context, arguments = context.unguarded(), (effect._place, effect._token, result, expected)  # not to check it twice
 
     def store(connection: sa.Connection, now: datetime) -> Message:
-        effect._callers_transaction = connection.get_transaction() if context.in_callers_transaction else None
-        return calls.finish(connection, now, effect._place, effect._token, result, lease)
+        effect._callers_transaction = connection.get_transaction()
+        return calls.finish(connection, now, *arguments)
 
-    effect.result = context.unguarded().transact(store)  # the token of the call is compared instead
+    in_callers = context.in_callers_transaction
+    effect.result = context.transact(store) if in_callers else context.write(calls.finish, *arguments)
     return effect.result
 
 

@@ -6,11 +6,13 @@ from typing import Any, Unpack
 
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.session.lists import WorkFilters, work_filter
+from lango_store._operations.session.sessions import check_duration
 from lango_store._parts.groups import SessionPart, StorePart, session_group, store_group
 from lango_store._rooms.tool_calls import calls, effects, suspensions
 from lango_store._rooms.tool_calls.calls import Place
 from lango_store._rooms.tool_calls.effects import Effect
 from lango_store._rooms.tool_calls.values import BegunCall, Suspension
+from lango_store._rooms.turns_in_progress.leases import SHORTEST_LEASE
 from lango_store._rows.encoding import encode_id, encode_json
 from lango_store._values.model import UNSET, Message, ToolCall
 from lango_store._values.reports import Page
@@ -70,7 +72,9 @@ class Calls(SessionPart):
             ```
         """
         place = Place(self.key, seq, position)
-        return effects.begin(self._context, place, limit, wait or timedelta(0), idempotent=idempotent)
+        check_duration("limit", limit, SHORTEST_LEASE)
+        wait = check_duration("wait", wait or timedelta(0))
+        return effects.begin(self._context, place, limit, wait, idempotent=idempotent)
 
     def finish(self, effect: Effect, output: Any = UNSET, *, failed: str | None = None) -> Message:
         """Append the result of a call, and record the end of the call, in one transaction.

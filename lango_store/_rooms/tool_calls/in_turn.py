@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
+from lango_store._operations.session.sessions import check_duration
 from lango_store._rooms.tool_calls import effects
 from lango_store._rooms.tool_calls.calls import Place
 from lango_store._rooms.tool_calls.effects import Effect
+from lango_store._rooms.turns_in_progress.leases import SHORTEST_LEASE
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._values.model import UNSET, Message, ToolCall
 
@@ -68,9 +70,13 @@ class InTurn(RunningTurn):
         self._check_running()
         seq = message if isinstance(message, int) else message.seq
         place = Place(self.key, seq, call if isinstance(call, int) else _position(message, call))
-        limit = timedelta(seconds=self.lease.seconds) if limit is None else limit
+        if limit is None:
+            limit = timedelta(seconds=self.lease.seconds)
+        else:
+            check_duration("limit", limit, SHORTEST_LEASE)
         effect = effects.begin(self._context, place, limit, timedelta(0), idempotent=idempotent, lease=self.lease)
-        self._add_result(effect)
+        if effect.result is not None:
+            self._add_result(effect.result)
         return effect
 
     def _end_call(self, effect: Effect) -> None:
@@ -80,16 +86,14 @@ class InTurn(RunningTurn):
         try:
             if effects.may_lack_result(effect) and (effect.output is not UNSET or effect.failed is not None):
                 output, failed = effect.output, effect.failed
-                effects.finish(self._context, effect, output, failed, id=next(self._ids), lease=self.lease)
-                self._add_result(effect)
+                id, expected = next(self._ids), self._expected
+                self._add_result(effects.finish(self._context, effect, output, failed, id=id, expected=expected))
         finally:
             effects.leave(self._context, effect)
 
-    def _add_result(self, effect: Effect) -> None:
-        result = effect.result
-        if result is not None:
-            self._earlier = [each for each in self._earlier if each.seq != result.seq]
-            self._add([result])
+    def _add_result(self, result: Message) -> None:
+        self._earlier = [each for each in self._earlier if each.seq != result.seq]
+        self._add([result])
 
 
 def _position(message: Message | int, call: ToolCall) -> int:

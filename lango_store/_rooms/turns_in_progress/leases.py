@@ -57,17 +57,17 @@ def new_token() -> int:
     return secrets.randbits(62)  # backups refuse larger numbers
 
 
+@dataclass
 class Pieces:
     """The pieces of the answer that a turn is streaming. The first `flushed` pieces are stored, since `flushed_at`."""
 
-    def __init__(self) -> None:
-        self.forget()
+    texts: list[str] = field(default_factory=list)
+    flushed: int = 0
+    flushed_at: float = float("-inf")
 
     def forget(self) -> None:
         """Begin the next answer."""
-        self.texts: list[str] = []
-        self.flushed = 0
-        self.flushed_at = float("-inf")
+        self.texts, self.flushed, self.flushed_at = [], 0, float("-inf")
 
 
 def _end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> dict[str, Any]:
@@ -176,7 +176,7 @@ _extend: Final = _update(_end, LIVE, IS_OURS)
 
 def _run(statement: Statement, connection: AnyConnection, now: Moment, key: str, lease: Lease, **bound: Any) -> bool:
     dialect = dialect_of(connection)
-    bound |= lease.bound(dialect, now) | {"key": checked_key(key), "now": dialect.time(now)}
+    bound |= lease.bound(dialect, now) | {"key": key, "now": dialect.time(now)}
     return bool(statement.run(connection, bound))
 
 

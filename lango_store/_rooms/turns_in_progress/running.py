@@ -210,7 +210,7 @@ def _insert_turn(
         whole_number(key, "last_turn_no", turn_no)
     bound |= {"now": updated_at, "turn_no": turn_no, "last_seq": last_seq, "added": 0}
     members: list[Message] = []
-    seqs = {*decode_json(bound["seqs"]), *(seq for (seq,) in _written.run(connection, bound))}
+    seqs = {*decode_json(bound["seqs"]), *[seq for (seq,) in _written.run(connection, bound)]}
     if seqs:
         bound["seqs"] = json.dumps([*seqs])
         members = _join.run(connection, bound, payloads.decoder(connection, key))
