@@ -1,4 +1,4 @@
-"""Changes of a session's log, and the log as it was at an earlier moment."""
+"""Changes of a session's log, and the log of an earlier moment."""
 
 from __future__ import annotations
 

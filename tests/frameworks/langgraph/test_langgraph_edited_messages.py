@@ -226,3 +226,21 @@ def test_redacted_records_leave_a_readable_thread_or_a_documented_error(store: S
     saver.prune(["t"])
     again = built(saver).invoke({"messages": [asked("two", "h2")], "plan": ""}, config())
     assert again["messages"][-2].content == "two"
+
+
+def test_put_that_trims_messages_is_one_change_with_a_fixed_number_of_statements(url: str) -> None:
+    from langchain_core.messages import RemoveMessage
+
+    sent: list[str] = []
+    counts: list[int] = []
+    for number in (5, 51):
+        with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
+            key, graph = f"trim {number}", with_messages(LangoSaver(store))
+            thread = {"configurable": {"thread_id": key}}
+            graph.update_state(thread, {"messages": [HumanMessage(f"{n}", id=f"{n}") for n in range(60)]})
+            sent.clear()
+            graph.update_state(thread, {"messages": [RemoveMessage(id=f"{n}") for n in range(number)]})
+            counts.append(len(sent))
+            (change,) = store.conversation(key).versions.changes()
+            assert (change.kind, len(store.conversation(key).messages())) == ("update", 60 - number)
+    assert counts == ([26, 26] if url.startswith("sqlite") else [25, 25])
