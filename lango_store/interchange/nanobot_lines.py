@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from lango_store import Message, MessageRole, ToolCall
+from lango_store.content import OPENAI, Native, ignore, read, written
 from lango_store.errors import InvalidValue
 from lango_store.interchange.fidelity import (
     check_message,
@@ -27,6 +28,7 @@ from lango_store.interchange.fidelity import (
 )
 from lango_store.interchange.moments import moment
 from lango_store.rows import as_asked
+from lango_store.window.repair import split_calls
 
 NAME: Final = "nanobot"
 SUFFIX: Final = ".jsonl"
@@ -113,6 +115,7 @@ def is_storable(value: Any) -> bool:
 RAW: Final = "_nanobot"
 
 _TEXTS: Final = ("name", "tool_call_id")
+_BLOCKS: Final = ("text", "image_url", "input_audio", "file", "refusal")
 _FIRST: Final = ("role", "content", "timestamp")
 
 
@@ -244,6 +247,12 @@ def line_from_message(message: Message, style: Style = STYLES["g2"]) -> dict[str
         return mapping(json.loads(raw["line"]))
     line = as_asked(message)
     line["role"] = message.role.canonical.value
+    if isinstance(message.content, list) and RAW not in message.extra:
+        is_own = all(isinstance(block, dict) and block.get("type") in _BLOCKS for block in message.content)
+        found = read(message.content, is_data=True)
+        if not is_own and not (isinstance(found[0], Native) and found[0].block is message.content):
+            role = "system" if message.role is MessageRole.DEVELOPER else line["role"]
+            line["content"] = written(OPENAI, found, role, ignore) or ""
     line.pop(RAW, None)
     if "timestamp" not in line and message.created_at is not None:
         line["timestamp"] = style.stamp(message.created_at)
@@ -257,9 +266,15 @@ def line_from_message(message: Message, style: Style = STYLES["g2"]) -> dict[str
 
 def lines_from_message(message: Message, style: Style = STYLES["g2"]) -> list[dict[str, Any]]:
     """Convert a message to lines, as objects. The output of a tool call becomes a separate line."""
+    if RAW in message.extra:
+        return [line_from_message(message, style)]
+    return [line for part in split_calls(message) for line in _split_lines(part, style)]
+
+
+def _split_lines(message: Message, style: Style) -> list[dict[str, Any]]:
     line = line_from_message(message, style)
     answered = [call for call in message.tool_calls if call.answered]
-    if not answered or RAW in message.extra:
+    if not answered:
         return [line]
     if line["role"] != MessageRole.TOOL:
         answer = {"role": "tool", "content": None} | {name: line[name] for name in ("timestamp",) if name in line}

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from lango_store import Message, MessageRole, ToolCall
+from lango_store.content import Result, ignore
+from lango_store.content.reading import plain_result
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
 from lango_store.interchange.documents import read_members
 from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import (
-    as_text,
     difference,
     is_call,
     json_bytes,
@@ -31,6 +32,7 @@ from lango_store.interchange.fidelity import (
 from lango_store.interchange.files import state
 from lango_store.interchange.moments import moment
 from lango_store.interchange.source import MAX_NAME, checked_file_key, reading_unchanged
+from lango_store.window.repair import split_calls
 
 NAME: Final = "shepherd"
 _VERSION: Final = 1
@@ -192,6 +194,10 @@ def _tokens(count: Any) -> int | None:
 
 def _messages_to(message: Message) -> list[dict[str, Any]]:
     """Convert a message to messages of Shepherd. The output of a tool call becomes a separate message."""
+    return [each for part in split_calls(message) for each in _split_messages(part)]
+
+
+def _split_messages(message: Message) -> list[dict[str, Any]]:
     raw = mapping(message.extra.get(NAME))
     outputs = [_output(call) for call in message.tool_calls if call.answered]
     if not outputs:
@@ -230,7 +236,5 @@ def _output(call: ToolCall) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return content as text for Shepherd: text blocks are joined, other content is written as JSON."""
-    if isinstance(value, list) and value and all(isinstance(mapping(block).get("text"), str) for block in value):
-        return "\n\n".join(block["text"] for block in value)
-    return as_text(value)
+    """Return content as text for Shepherd: texts are joined, attachments are named, and other data are JSON."""
+    return plain_result(Result(None, None, value), ignore)

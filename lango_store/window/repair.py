@@ -362,6 +362,18 @@ def _is_last(answer: Entry, following: Entry | None) -> bool:
     return is_end and not runs
 
 
+def split_calls(message: Message) -> list[Message]:
+    """Return a message as messages with their calls in `tool_calls`, and each result in `content` alone.
+
+    The message itself is returned if its content has no calls or results.
+    """
+    content = message.content
+    if not isinstance(content, list) or not any(isinstance(part, Call | Result) for part in read(content)):
+        return [message]
+    whole = message.model_copy(update={"sent": None})
+    return list(map(as_message, Repairer(None, None).entries([whole])))
+
+
 def as_message(entry: Entry) -> Message:
     """Return an entry as a message: a stored one if it is the same, otherwise a copy with its calls in `tool_calls`."""
     message, part = entry.message, entry.parts[0] if entry.parts else None

@@ -238,6 +238,19 @@ def test_outputs_stored_in_tool_calls_are_exported_as_tool_messages(opened: Stor
     assert (thanks["content"], head["last_consolidated"]) == ("thanks", 3)
 
 
+def test_blocks_of_other_programs_are_exported_in_the_form_of_openai() -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    asked = [{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "c", "name": "ls", "input": {"a": 1}}]
+    answered = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "done"}, picture]}
+    log = [Message.user([picture]), Message.assistant(asked), Message.user([answered])]
+    question, call, result = (line for each in log for line in lines_from_message(each))
+    assert question["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
+    assert call["content"] == asked[:1]
+    assert call["tool_calls"][0]["function"] == {"name": "ls", "arguments": '{"a": 1}'}
+    texts = [block["text"] for block in result["content"]]
+    assert (texts, result["tool_call_id"]) == (["done", "[image/png attachment]"], "c")
+
+
 @pytest.mark.parametrize("content", [None, "sunny"])
 def test_tool_message_with_an_output_is_exported_as_one_tool_line(content: str | None) -> None:
     call = ToolCall(id="c", name="f", output="rain")

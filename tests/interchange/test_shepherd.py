@@ -197,6 +197,21 @@ def test_messages_of_other_programs_are_exported_in_shepherd_format(tmp_path: Pa
     }
 
 
+def test_blocks_of_other_programs_are_exported_as_texts_calls_and_results(tmp_path: Path) -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    asked = [{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "c", "name": "ls", "input": {"a": 1}}]
+    answered = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "done"}, picture]}
+    made = [Message.user([picture]), Message.assistant(asked), Message.user([answered])]
+    out = json.loads(shepherd.write(SessionDraft("kernel", [Part(made)]), tmp_path).read_text())
+    assert [(each["role"], each["content"]) for each in out["messages"]] == [
+        ("user", "[image/png attachment]"),
+        ("assistant", "I look."),
+        ("tool", "done\n\n[image/png attachment]"),
+    ]
+    (call,) = json.loads(out["messages"][1]["tool_calls_json"])
+    assert (call["id"], call["function"]["name"], out["messages"][2]["tool_call_id"]) == ("c", "ls", "c")
+
+
 shepherds_messages = st.fixed_dictionaries(
     {
         "role": st.sampled_from(["system", "user", "assistant", "tool", "function", "oracle"]),
