@@ -118,7 +118,8 @@ def prompt(
         messages = [Message.system(system), *messages]
     if format == "openai" and all(map(_is_text, messages)):  # most logs, in a third of the time
         result = Prompt({"role": message.role._value_, "content": _sent(message)} for message in messages)
-        return _described(result, model, provider, system, tools)
+        is_plain = model is None and provider is None and system is None and tools is None
+        return result if is_plain else _described(result, model, provider, system, tools)
     form, target = FORMS[format], Target(format, model, provider)
     rules = _RULES[format] if nested else None
     repairer = Repairer(form, rules, recorded, close=unanswered == "close", target=target)

@@ -348,6 +348,8 @@ def test_instructions_and_tools_are_those_of_the_last_request_and_are_stored_onc
         prompt = conversation.history(format=format, model="any")
         assert prompt.tools == [{"name": "search"}]
         assert prompt.system == "Be kind." if format in ("anthropic", "gemini") else prompt[0]["content"] == "Be kind."
+    assert conversation.history(model=CLAUDE).notes == []
+    assert conversation.history()[0]["content"] == "Be kind."
     assert conversation.history(model="gpt-6", system="Be brief.")[0]["content"] == "Be brief."
     prompt = conversation.history(model=CLAUDE, tools=[{"name": "pay"}])
     assert (prompt.system, prompt.tools) == ("Be kind.", [{"name": "pay"}])

@@ -86,10 +86,11 @@ class InConversation(SessionPart):
             ValueError: A format, a limit or a step is invalid, or a message has no token count.
         """
         budget = reading.Budget(last, max_tokens, step, step_tokens)
-        format = format or format_of(model)
-        is_request = format == "anthropic" or any(each is not None for each in (model, provider, system, tools))
+        if format is None:
+            format = "openai" if model is None else format_of(model)
+        binds = format == "anthropic"
         records = RESPONSES.records if format == RESPONSES.name else ""
-        several = from_consolidated or max_tokens is not None or is_request or bool(records)
+        several = from_consolidated or max_tokens is not None or binds or bool(records)
         read = self._context.read_together if several else self._context.read
         excerpt = read(
             reading.history,
@@ -97,10 +98,12 @@ class InConversation(SessionPart):
             budget,
             from_consolidated=from_consolidated,
             count=self._context.token_counter,
-            is_request=is_request,
+            binds=binds,
             records=records,
         )
-        sent = instructions.settle(self.key, excerpt, system, tools, system_changes)
+        sent = instructions.NOTHING
+        if system is not None or tools is not None or excerpt.instructions is not None:
+            sent = instructions.settle(self.key, excerpt, system, tools, system_changes)
         prompt = window.prompt(
             [*excerpt.messages, *sent.notes],
             format,

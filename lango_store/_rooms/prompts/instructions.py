@@ -38,6 +38,9 @@ class Sent:
     notes: list[Message] = field(default_factory=list)
 
 
+NOTHING: Final = Sent(None, None)
+
+
 def settle(key: str, excerpt: Excerpt, system: Any, tools: Sequence[Any] | None, system_changes: SystemChanges) -> Sent:
     """Return the instructions and tools of the next request of a session."""
     if system_changes not in ("append", "replace", "error"):

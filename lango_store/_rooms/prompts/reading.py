@@ -94,14 +94,14 @@ def history(
     *,
     from_consolidated: bool,
     count: window.Count | None,
-    is_request: bool,
+    binds: bool,
     records: str = "",
 ) -> Excerpt:
     """Read the prompt of a live session, the end of its window that fits the budget, and the calls of its results.
 
     One statement if the prompt has no results and is not cut; with `max_tokens`, `step_tokens` or `from_consolidated`,
-    several. Instructions at the start of the window are read if the budget would cut them. With `is_request`, one more
-    if answers have fingerprints, and one more if answers with blocks have none.
+    several. Instructions at the start of the window are read if the budget would cut them. If answers have
+    fingerprints, the instructions of the last request take one more; with `binds`, so do answers without.
 
     `records` is the author of records that are parts of the prompt. They are read from the first message of the prompt
     on, and do not count in the budget.
@@ -121,17 +121,19 @@ def history(
         size = min(4 * size, budget.most if size < budget.most else ALL)
     chosen = _chosen(read, budget, stored_tokens, count)
     results = [message.seq for message in chosen if message.role.canonical is MessageRole.TOOL]
-    recorded = calls.read_of_results(connection, key, results)
+    recorded = calls.read_of_results(connection, key, results) if results else {}
     is_whole = read.is_whole and not from_consolidated and len(chosen) >= len(read.messages)
     if records and chosen:
         chosen = _with_records(chosen, read_records(connection, now, key, records), read, is_cut=not is_whole)
-    if not is_request:
-        return Excerpt(chosen, recorded)
-    ids = (instructions_of(message) for message in reversed(read.messages))
-    id = next(filter(None, ids), None)
+    answer = None
+    for message in read.messages:  # a loop without calls, since most sessions have no fingerprints
+        if message.request is not None:
+            answer = message
+    id = instructions_of(answer) if answer is not None else None
     record = read_by_ids(connection, key, frozenset({id})).get(id) if id else None
-    has_unknown = any(_may_think(message) for message in chosen)
-    rows = _changes.run(connection, {"key": key}) if has_unknown else ()
+    if not binds:
+        return Excerpt(chosen, recorded, instructions=record)
+    rows = _changes.run(connection, {"key": key}) if any(map(_may_think, chosen)) else ()
     changes = [(seq, 0 if kind in _ANYWHERE else after) for seq, kind, after in rows]
     return Excerpt(chosen, recorded, is_whole, changes, record)
 
