@@ -19,6 +19,7 @@ from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import StoreFacade, StorePart, store_group
+from lango_store._rooms.distribution import checks as distribution
 from lango_store._rooms.examination import groups as examination
 from lango_store._rooms.expiry import groups as expiry
 from lango_store._rooms.payloads import groups as payloads
@@ -47,7 +48,7 @@ R = TypeVar("R")
 class Maintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
     """Maintenance of the tables of a store: `Store.maintenance`. `Store.expire` purges sessions."""
 
-    _checks: ClassVar = [checks_of_turns.EMPTY_INBOX, search_index.INDEX_CHECK]
+    _checks: ClassVar = [distribution.DISTRIBUTION, checks_of_turns.EMPTY_INBOX, search_index.INDEX_CHECK]
 
 
 class Store(

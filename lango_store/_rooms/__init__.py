@@ -19,5 +19,6 @@ ROOMS: Final = {
     "search": (),
     "documents": (),
     "payloads": (),
+    "distribution": (),
 }
 """The rooms, each with the rooms that it builds on. It imports no other room."""

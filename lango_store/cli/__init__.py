@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from lango_store._rooms.distribution import commands as distribution
 from lango_store._rooms.examination import commands as examination
 from lango_store._rooms.expiry import commands as expiry
 from lango_store._rooms.payloads import commands as payloads
@@ -63,6 +64,10 @@ sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url s
 sessions.app.command(epilog=example("sessions check --model claude-opus-5-5 --url sqlite:///agent.db"))(prompts.check)
 sessions.app.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))(versions.changes)
 sessions.app.command(epilog=example("sessions undo telegram:42 --url sqlite:///agent.db"))(versions.undo)
+db.app.command(epilog=example("db distribute --dry-run --url postgresql://localhost/agents"))(distribution.distribute)
+db.app.command(epilog=example("db undistribute --dry-run --url postgresql://localhost/agents"))(
+    distribution.undistribute
+)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(turns.app, name="turns")
 app.add_typer(calls.app, name="calls")

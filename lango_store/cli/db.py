@@ -1,7 +1,6 @@
-"""`lango-store db`: the functions of `lango_store.schema` as commands: migrations, checks and distribution."""
+"""`lango-store db`: the functions of `lango_store.schema` as commands: migrations and checks."""
 
 import json
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -16,11 +15,10 @@ from lango_store.cli.options import (
     confirm,
     database,
     example,
-    flag,
     open_store,
     option,
 )
-from lango_store.cli.output import migration_progress, quantity
+from lango_store.cli.output import quantity
 
 app = typer.Typer(
     help="Migrate and check the database schema.",
@@ -29,7 +27,6 @@ app = typer.Typer(
 )
 
 Target = Annotated[str, typer.Argument(help="Target migration revision.")]
-DryRun = Annotated[bool, flag("--dry-run", "Print the SQL statements without running them.")]
 
 
 @app.command(epilog=example("db upgrade --url sqlite:///agent.db"))
@@ -131,37 +128,6 @@ def sql(
 ) -> None:
     """Print the SQL statements of an upgrade without running them."""
     print(schema.sql(database(url, new=start is not None), revision, start=start), end="")
-
-
-@app.command(epilog=example("db distribute --dry-run --url postgresql://localhost/agents"))
-def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Distribute the tables across the nodes of a Citus cluster.
-
-    The rows of a session are stored on one node. Readers and writers wait
-    until the command has finished. If the command is killed, nothing has
-    changed, and you can run it again.
-    """
-    _move(schema.distribute, "distributed by session key", url, dry_run, lock_timeout)
-
-
-@app.command(epilog=example("db undistribute --dry-run --url postgresql://localhost/agents"))
-def undistribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Move the tables from the nodes of a Citus cluster back to the coordinator.
-
-    Readers and writers wait until the command has finished.
-    """
-    _move(schema.undistribute, "on the coordinator", url, dry_run, lock_timeout)
-
-
-def _move(move: Callable[..., list[str]], state: str, url: str | None, dry_run: bool, lock_timeout: float) -> None:
-    with migration_progress("moving") as on_progress:
-        statements = move(database(url), dry_run=dry_run, lock_timeout=lock_timeout, on_progress=on_progress)
-    if not statements:
-        print(f"nothing to do: the tables are already {state}")
-    elif dry_run:
-        print("\n".join(f"{statement};" for statement in ("BEGIN", *statements, "COMMIT")))
-    else:
-        print(f"the tables are now {state}")
 
 
 def _current(url: str) -> tuple[dict[str, str | None], str]:

@@ -8,6 +8,7 @@ function joins it and you commit, so you can call it in a migration of your Alem
 commits. These functions raise `DatabaseUnavailable` if the database cannot be reached.
 """
 
+from lango_store._rooms.distribution.schema import distribute, undistribute
 from lango_store._rooms.search.schema import disable_search, enable_search, rebuild_search, search_status
 from lango_store._rooms.search.values import SearchStatus
 from lango_store._values.reports import OnProgress, Progress
@@ -25,7 +26,6 @@ from lango_store.schema.core import (
     upgrade,
     upgrade_in_env,
 )
-from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.running import LOCK_TIMEOUT, Database, run_from_env
 
 __all__ = ["LOCK_TIMEOUT", "Database", "OnProgress", "Progress", "check", "current", "distribute", "downgrade"]

@@ -52,12 +52,6 @@ def _triggers(connection: sa.Connection) -> Iterator[Fault]:
             yield name, detail, f"drop it, or make sure that it only reads the rows of {table}"
 
 
-def _distribution(connection: sa.Connection) -> Iterator[Fault]:
-    for table in dialect_of(connection).undistributed_tables(connection):
-        detail = f"{table} is not distributed, although other tables of the store are"
-        yield table, detail, "run `lango-store db distribute`"
-
-
 def _missing_indexes(connection: sa.Connection) -> Iterator[Fault]:
     schema, tables = dialect_of(connection).schema(connection), Base.metadata.tables
     with reflected():
@@ -261,7 +255,6 @@ CHECKS: Final = [
     Check("settings", _settings),
     Check("damaged file", _damage),
     Check("trigger", _triggers),
-    Check("distribution", _distribution),
     Check("missing index", _missing_indexes, _create_index),
     Check("wrong counters", _counters, counters.correct),
     Check("misplaced message", _misplaced, removals.detach_misplaced),

@@ -1,0 +1,1 @@
+"""Tables that are distributed over the nodes of a Citus cluster."""
