@@ -153,7 +153,7 @@ def test_delete_all_of_the_messages_of_a_summary_restores_the_replaced_messages(
     conversation = compacted_session(store)
     conversation.edits.delete_all([7, 8, 9])
     assert contents(conversation.messages()) == ["be kind", "message 0", "message 1", "message 2", "question"]
-    assert conversation.turns.compactions() == []
+    assert conversation.turns.list_compactions() == []
     assert_sound(store)
 
 
