@@ -120,12 +120,12 @@ def shown(message: Readable) -> list[Part]:
         _asked(call, at) for at, call in enumerate(calls) if call.arguments is not None or not call.answered
     ]
     whole = Result(None, None, content).content
-    inner = read(whole, is_data=True)
-    own = [part for part in inner if not isinstance(part, Result)]
-    if len(own) == len(inner) and not any(call.answered for call in calls):
+    own = read(whole, is_data=True)
+    has_results = any(isinstance(part, Result) for part in own)
+    if not has_results and not any(call.answered for call in calls):
         return asked + own
     is_output = any(isinstance(part, Result) and part.content in (whole, text_of(whole)) for part in found)
-    return asked + ([] if is_output else own) + found
+    return asked + ([] if is_output else [part for part in own if part not in found]) + found
 
 
 def _parts(
@@ -156,8 +156,11 @@ def _results(message: Readable, content: Any, calls: Sequence[_ToolCall]) -> Ite
     covered = {call.id for call in outputs}
     repeated = calls[0].id if len(calls) == 1 else None
     if not outputs or (message.tool_call_id and message.tool_call_id not in covered):
-        inner = [part for part in read(content, is_data=True) if isinstance(part, Result)]
-        yield from inner or [Result(message.tool_call_id or repeated or None, message.name, content, message.failed)]
+        inner = read(content, is_data=True) if isinstance(content, list) else []
+        if any(isinstance(part, Result) for part in inner):
+            yield from inner
+        else:
+            yield Result(message.tool_call_id or repeated or None, message.name, content, message.failed)
     for call in outputs:
         yield output_of(call, failed=message.failed)
 

@@ -85,6 +85,7 @@ def foreign(message: Message) -> Iterator[dict[str, Any]]:
     own = [part for part in found if not isinstance(part, Call | Result)]
     calls = [replace(part, arguments=as_object(part.arguments)) for part in found if isinstance(part, Call)]
     if own or not results:
+        kind = "human" if kind == "tool" else kind
         role = {"human": "user", "ai": "assistant"}.get(kind, kind)
         data = {"content": written(LANGCHAIN, own, role, ignore) or "", "name": message.name}
         yield {"type": kind, "data": data | ({"tool_calls": list(map(_call, calls))} if kind == "ai" else {})}

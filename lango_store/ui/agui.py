@@ -291,11 +291,11 @@ def _shown(message: Message, answers: Counter[str], calls: Calls, note: Note) ->
             shown.append({"id": f"{id}-reasoning-{len(shown)}", **block})
         else:
             _extend(shown, id, block)
-    if not is_answer and role is not MessageRole.TOOL and (content or not results):
+    if not is_answer and (content or not results):
         is_plain = all(block["type"] == "text" for block in content)
         text = "\n\n".join(block["text"] for block in content) if is_plain else content
-        shown.append({"id": id, "role": str(role), "content": text})
-    named = id if role is MessageRole.TOOL else f"{id}-result"
+        shown.append({"id": id, "role": "user" if role is MessageRole.TOOL else str(role), "content": text})
+    named = id if role is MessageRole.TOOL and not content else f"{id}-result"
     for number, result in enumerate(results):
         call = calls.answered(result)
         if call is None:

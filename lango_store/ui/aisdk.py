@@ -315,8 +315,9 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
                 if part is not None and part["state"] == "input-available":
                     reason = {"requestReason": suspension.reason} if suspension.reason else {}
                     part |= {"state": "approval-requested", "approval": {"id": suspension.id, **reason}}
-        elif message.role in (MessageRole.USER, MessageRole.SYSTEM) and shown:
-            page.append({"id": message.id or f"seq-{message.seq}", "role": str(message.role), "parts": shown})
+        elif shown:
+            role = "system" if message.role is MessageRole.SYSTEM else "user"
+            page.append({"id": message.id or f"seq-{message.seq}", "role": role, "parts": shown})
         for call, fields in results:
             if turn and message.turn_no is not None and page and owners.get(call) is page[-1]:
                 answers.setdefault(turn, page[-1])

@@ -227,7 +227,7 @@ class Repairer:
                 self.note(message, "calls of another role", f"calls of a {message.role.value} message are left out")
                 rest = [part for part in rest if type(part) is not Call]
             is_own = rest or (role != "tool" and any(result.block is None for result in results)) or not results
-            own = [Entry(message, role, rest, note)] if is_own else []
+            own = [Entry(message, "user" if role == "tool" else role, rest, note)] if is_own else []
             answers = [Entry(message, "tool", [result], note) for result in results]
             yield from own + answers if role == "assistant" else answers + own
         yield from before
@@ -390,7 +390,8 @@ def as_message(entry: Entry) -> Message:
     changes: dict[str, Any] = {"tool_calls": list(_tool_calls(message, entry.calls))}
     if is_split:
         rest = [each for each in entry.parts if type(each) is not Call and each.block is not None]
-        changes |= {"content": [each.block for each in rest], "sent": None}
+        role = MessageRole.USER if message.role.canonical is MessageRole.TOOL else message.role
+        changes |= {"content": [each.block for each in rest], "sent": None, "role": role}
     return message.model_copy(update=changes)  # type: ignore[no-any-return]
 
 

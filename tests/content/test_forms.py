@@ -310,3 +310,18 @@ def test_structured_result_of_mcp_without_blocks_is_its_json() -> None:
 def test_other_data_with_a_content_is_no_result_of_mcp(data: dict[str, Any]) -> None:
     assert parts(Message.tool(data)) == [Result(None, None, data)]
     assert not Message.tool(data).failed
+
+
+def test_text_beside_the_results_of_a_tool_message_is_a_users_text(store: Store) -> None:
+    answers = [{"type": "tool_result", "tool_use_id": "c1", "content": "r"}, {"type": "text", "text": "and hurry"}]
+    asked = Message.assistant(tool_calls=[ToolCall(id="c1", name="f", arguments={})])
+    session = store.open(messages=[Message.user("q"), asked, Message.tool(answers)]).get()
+    for format in FORMATS:
+        prompt = window.prompt(session.messages, format)
+        assert faults(prompt, format) == []
+        assert "and hurry" in json.dumps(prompt)
+    closed = window.close_calls(session.messages)
+    assert [(each.role, each.content) for each in closed[2:]] == [("tool", "r"), ("user", answers[1:])]
+    for page in (aisdk_messages(session), agui_messages(session)):
+        assert [each["role"] for each in page if "and hurry" in json.dumps(each)] == ["user"]
+        assert len({each["id"] for each in page}) == len(page)

@@ -132,4 +132,4 @@ def test_text_beside_the_outputs_of_a_tool_message_is_shown() -> None:
     results = Message.tool([{"type": "tool_result", "tool_use_id": "c", "content": "cold"}, {"text": "and windy"}])
     assert [Text("It is cold in Oslo."), Result("c", "weather", "cold")] == shown(different)
     assert [Result("c", "weather", "cold")] == shown(equal)
-    assert [Text("and windy"), Result("c", None, "cold")] == shown(results)
+    assert [Result("c", None, "cold"), Text("and windy")] == shown(results)
