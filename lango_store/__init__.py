@@ -1,9 +1,9 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
 from lango_store._engine.engine import create_engine, read_only_engine
-from lango_store._features import Values
 from lango_store._operations.session.lists import Filters, WorkFilters
 from lango_store._parts.turns import PendingCompaction
+from lango_store._parts.values import Values
 from lango_store._rooms.examination.values import Finding
 from lango_store._rooms.expiry.values import ExpiryReport
 from lango_store._rooms.search.hits import SearchFilters

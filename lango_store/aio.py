@@ -17,7 +17,6 @@ from typing import Any, Concatenate, Self, TypedDict, Unpack
 
 import sqlalchemy as sa
 
-from lango_store import _features
 from lango_store._connections.context import DefaultTTL, TimeSource, TokenCounter
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
@@ -25,6 +24,7 @@ from lango_store._engine.engine import Durability
 from lango_store._operations.session.lists import Filter, Filters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
+from lango_store._parts.values import Values
 from lango_store._rooms.examination import aio as examination
 from lango_store._rooms.expiry import aio as expiry
 from lango_store._rooms.payloads import aio as payloads
@@ -98,12 +98,12 @@ class AsyncMaintenance(examination.InMaintenance, payloads.InMaintenance, AsyncP
     """The methods of `Maintenance` as coroutines."""
 
 
-class AsyncValues(AsyncPart[_features.Values]):
+class AsyncValues(AsyncPart[Values]):
     """The methods of `Values` as coroutines."""
 
-    get = awaited(_features.Values.get)
-    set = awaited(_features.Values.set)
-    delete = awaited(_features.Values.delete)
+    get = awaited(Values.get)
+    set = awaited(Values.set)
+    delete = awaited(Values.delete)
 
 
 class AsyncRunningTurn(tool_calls.InTurn, turns_in_progress.AsyncRunningTurn):

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import sqlalchemy as sa
 
-from lango_store import _features, window
+from lango_store import window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
 from lango_store._operations.log import messages as log
@@ -20,6 +20,7 @@ from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts import turns as turns_of_session
 from lango_store._parts.groups import SessionPart, session_group
+from lango_store._parts.values import Values
 from lango_store._rooms.forks import groups as forks
 from lango_store._rooms.prompts import groups as prompts
 from lango_store._rooms.search import groups as search
@@ -138,7 +139,7 @@ class Conversation(
 
     turns = session_group(Turns)
     """The turns and compactions of the session: list and find them, and look at the turn in progress."""
-    values = session_group(_features.Values)
+    values = session_group(Values)
     """The values of the session: JSON by name."""
 
     # The session

@@ -13,12 +13,12 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, DefaultTTL, TimeSource, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._features import Values
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import StoreFacade, StorePart, store_group
+from lango_store._parts.values import Values
 from lango_store._rooms.distribution import checks as distribution
 from lango_store._rooms.examination import groups as examination
 from lango_store._rooms.expiry import groups as expiry

@@ -13,11 +13,11 @@ from contextlib import aclosing, closing, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
-from lango_store import _features
 from lango_store._connections.context import Telemetry
 from lango_store._engine.fair_pool import FairPool
 from lango_store._parts.groups import SessionPart, StorePart
 from lango_store._parts.turns import PendingCompaction
+from lango_store._parts.values import Values
 from lango_store._values.model import Message, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
@@ -54,7 +54,7 @@ _TRACED: Final[dict[type, str]] = {
     RunningTurn: "turn.",
     Turns: "turns.",
     PendingCompaction: "compaction.",
-    _features.Values: "values.",
+    Values: "values.",
     **{
         kind: f"{kind.__name__.removeprefix('Store').lower()}."
         for kind in (*SessionPart.__subclasses__(), *StorePart.__subclasses__())

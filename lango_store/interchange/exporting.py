@@ -6,7 +6,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import Message, MessageRole, SessionFields
-from lango_store._features.named_values import rows as values
+from lango_store._operations.session import values
 from lango_store._rooms.tool_calls import suspensions
 from lango_store.interchange.draft import Part, Reread, SessionDraft
 from lango_store.interchange.fidelity import mapping

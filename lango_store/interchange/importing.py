@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import Message
-from lango_store._features.named_values import rows as values
+from lango_store._operations.session import values
 from lango_store._rooms.tool_calls import suspensions
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, quoted
 from lango_store.interchange.draft import Part, SessionDraft

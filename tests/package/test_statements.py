@@ -8,7 +8,7 @@ from support.paths import PACKAGE
 
 pytestmark = pytest.mark.slow
 
-PACKAGES = ("_connections", "_features", "_operations", "_parts", "_rooms", "_rows", "_services", "rows")
+PACKAGES = ("_connections", "_operations", "_parts", "_rooms", "_rows", "_services", "rows")
 
 BUILT_PER_CALL = {
     "_parts/checks.py": 1,  # for repairs

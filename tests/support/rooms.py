@@ -16,7 +16,7 @@ COMPOSITION: Final = {
     *("__init__.py", "store.py", "conversation.py", "aio.py", "cli/__init__.py"),
     *("following.py", "sse.py"),
     *("errors/__init__.py", "schema/__init__.py", "tables/__init__.py"),
-    *("_rooms/__init__.py", "_features/__init__.py", "_values/session.py"),
+    *("_rooms/__init__.py", "_values/session.py"),
 }
 """The files that put the core and the rooms together."""
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import Values, errors
-from lango_store._features.named_values.rows import encode_values
+from lango_store._operations.session.values import encode_values
 from lango_store.interchange.adoption.source import Shared, mark_of
 from lango_store.rows import SHARED_VALUE, VALUE
 from lango_store.store import Store

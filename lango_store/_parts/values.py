@@ -6,8 +6,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
-from lango_store._features.named_values import rows
 from lango_store._operations.binds import VALUE
+from lango_store._operations.session import values
 
 
 class Values:
@@ -35,7 +35,7 @@ class Values:
         Returns:
             The values by name, in the order of their names. A new scope has none.
         """
-        return self._context.read(rows.read, self._owner, prefix, self._table)
+        return self._context.read(values.read, self._owner, prefix, self._table)
 
     def set(self, named: dict[str, Any]) -> None:
         """Set values, all or none. Values with other names do not change.
@@ -48,8 +48,8 @@ class Values:
             InvalidKey: A name is invalid; nothing was written.
             InvalidValue: A value is not JSON; nothing was written.
         """
-        encoded = rows.encode_values(self._owner, named, self._table)
-        self._context.write(rows.write, self._owner, encoded, self._table)
+        encoded = values.encode_values(self._owner, named, self._table)
+        self._context.write(values.write, self._owner, encoded, self._table)
 
     def delete(self, names: Sequence[str] | None = None) -> int:
         """Delete values.
@@ -60,4 +60,4 @@ class Values:
         Returns:
             The number of deleted values.
         """
-        return self._context.transact_once(rows.delete, self._owner, names, self._table)
+        return self._context.transact_once(values.delete, self._owner, names, self._table)
