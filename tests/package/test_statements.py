@@ -20,16 +20,19 @@ BUILT_PER_CALL = {
     "_rooms/usage/report.py": 1,  # filters and groups, row by row
     "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
     "_operations/log/changes.py": 1,  # all sessions of a table whose rows refer to messages, for `examine`
-    "_rooms/examination/checks.py": 11,  # all sessions, row by row, and repairs
+    "_rooms/examination/checks.py": 10,  # all sessions, row by row, and repairs
     "_rooms/expiry/batches.py": 6,  # the filters of a purge, and lists of keys, by which Citus chooses servers
     "_operations/session/levels.py": 1,  # ranges of keys
     "_operations/log/messages.py": 1,  # any condition, for `turns`
-    "_operations/log/payloads.py": 2,  # all sessions, row by row
     "_operations/log/removals.py": 1,  # one session or all, for a repair
     "_operations/session/sessions.py": 1,  # any columns and expressions
     "rows/transfer.py": 5,  # lists of keys, and rows that are streamed
     "_operations/log/turns.py": 4,  # could be compiled once
     "_rooms/expiry/archiving.py": 3,  # could be compiled once
+    "_rooms/stats/payload_sizes.py": 1,  # migrations and checks, which run once
+    "_rooms/examination/payload_faults.py": 1,  # migrations and checks, which run once
+    "_rooms/turns_in_progress/checks.py": 1,  # migrations and checks, which run once
+    "_rooms/distribution/schema.py": 3,  # migrations and checks, which run once
 }
 """By file: how many statements SQLAlchemy builds per call. Most depend on arguments, or return too many rows."""
 
