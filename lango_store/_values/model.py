@@ -96,7 +96,7 @@ class ToolCall(Value):
     @property
     def answered(self) -> bool:
         """True if the call has an output, including an output of None."""
-        return "output" in self.model_fields_set
+        return "output" in self.__pydantic_fields_set__
 
     @property
     def failed(self) -> bool:

@@ -72,24 +72,32 @@ class Form:
 
     def write(self, parts: Iterable[Part], role: str, note: Note) -> list[Block]:
         """Return parts as blocks. What the form has no block for is written as text or left out, and noted."""
-        blocks = (self.block(part, role, note) for part in parts)
-        return [block for block in blocks if block is not None]
+        writers = self._by_role[role]
+        blocks: list[Block] = []
+        for part in parts:
+            writer = writers.get(type(part))
+            block = None if writer is None else writer(part, note)
+            if block is None and type(part) is not Text:
+                block = self._in_words(part, note)
+            if block is not None:
+                blocks.append(block)
+        return blocks
 
     def block(self, part: Part, role: str, note: Note) -> Block | None:
         """Return one part as a block; None if it is left out."""
-        kind = type(part)
-        writer = self._by_role[role].get(kind)
+        writer = self._by_role[role].get(type(part))
         written = None if writer is None else writer(part, note)
-        if written is None:
-            text = in_words(part, note)
-            written = None if text is None else self.writers[Text](text, note)
-        return written
+        return self._in_words(part, note) if written is None and type(part) is not Text else written
+
+    def _in_words(self, part: Part, note: Note) -> Block | None:
+        text = in_words(part, note)
+        return None if text is None else self.writers[Text](text, note)
 
     def sends(self, part: Part, role: str) -> bool:
         """Return True if a message of a role with this part is not empty."""
         match part:
             case Text() | Refusal():
-                return bool(part.text.strip())
+                return part.text != "" and not part.text.isspace()
             case Native(form=form, like=like):
                 return (form == self.name and Native in self._by_role[role]) or isinstance(like, Text)
             case Thinking() | Source():

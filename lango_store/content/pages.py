@@ -1,7 +1,7 @@
 """The parts of UI messages of the AI SDK, and of the messages of AG-UI."""
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from lango_store.content.form import Form, Note, left_out
 from lango_store.content.media import PDF, media
@@ -67,10 +67,15 @@ def _written_source(part: Source, _: Note) -> Block:
     return {"type": "source-url", "sourceId": id or part.url or "", "url": part.url or "", **titled}
 
 
-def tool_part(call: Call) -> Block:
-    """Return a call as a part of a UI message."""
-    kind = f"tool-{call.name}"
-    return {"type": kind, "toolCallId": call.id, "input": _parsed(call.arguments), "state": "input-available"}
+def tool_part(call: Call, id: str | None = None) -> Block:
+    """Return a call as a part of a UI message, with another id if it is not None."""
+    arguments = call.arguments
+    try:
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:  # a model can write text that is not JSON
+        arguments = call.arguments
+    id = call.id if id is None else id
+    return {"type": f"tool-{call.name}", "toolCallId": id, "input": arguments, "state": "input-available"}
 
 
 def output(result: Result, note: Note) -> Block:
@@ -78,15 +83,6 @@ def output(result: Result, note: Note) -> Block:
     if result.failed:
         return {"state": "output-error", "errorText": plain_result(result, note)}
     return {"state": "output-available", "output": result.content}
-
-
-def _parsed(arguments: Any) -> Any:
-    if isinstance(arguments, str):
-        try:
-            return json.loads(arguments)
-        except ValueError:  # a model can write text that is not JSON
-            return arguments
-    return arguments
 
 
 def _ran(part: Native, _: Note) -> Block | None:
@@ -160,14 +156,16 @@ def _written_input(part: Media, _: Note) -> Block | None:
     return {"type": kind if kind in _KINDS else "document", "source": source | typed, **named}
 
 
-def _written_call(part: Call, _: Note) -> Block:
+def agui_call(part: Call, id: str) -> Block:
+    """Return a call of an answer, with its id on the page."""
     arguments = part.arguments if isinstance(part.arguments, str) else json.dumps(part.arguments)
-    return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
+    return {"id": id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
 
 
-def _written_result(part: Result, note: Note) -> Block:
-    failed = {"metadata": {"failed": True}} if part.failed else {}
-    return {"role": "tool", "toolCallId": part.id or "", "content": plain_result(part, note), **failed}
+def agui_result(part: Result, id: str | None, note: Note) -> Block:
+    """Return a result as a message without an id, for the call with an id on the page."""
+    written = {"role": "tool", "toolCallId": id or "", "content": plain_result(part, note)}
+    return written | {"metadata": {"failed": True}} if part.failed else written
 
 
 AGUI: Final = Form(
@@ -176,8 +174,8 @@ AGUI: Final = Form(
     {
         Text: lambda part, _: {"type": "text", "text": part.text},
         Media: _written_input,
-        Call: _written_call,
-        Result: _written_result,
+        Call: lambda part, _: agui_call(part, part.id),
+        Result: lambda part, note: agui_result(part, part.id, note),
         Thinking: lambda part, _: {"role": "reasoning", "content": part.text} if part.text else None,
         Refusal: left_out,
         Source: left_out,

@@ -1,7 +1,8 @@
 """The vocabulary of content: each kind of part that a message can have, whatever form it was written in.
 
 A part keeps the `block` that it was read from, so that a writer of the same form can keep fields that only this form
-has. Two parts are equal if they say the same, in whatever form.
+has. Two parts are equal if they say the same, in whatever form. No function changes a part; the classes do not check
+this, because a frozen dataclass takes three times as long to create.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, Final
 Block = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Text:
     """Words. A plain text has no `block`."""
 
@@ -18,7 +19,7 @@ class Text:
     block: Block | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Media:
     """An image, a document or a recording: its data in base64, its URL, or its id among the files of an issuer.
 
@@ -49,7 +50,7 @@ class Media:
         return f"{self.type.strip('/') or 'file'} attachment" + (f" {self.name}" if self.name else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """A call of a tool. `extra` has further fields of the provider, such as a thought signature.
 
@@ -65,7 +66,7 @@ class Call:
     position: int = field(default=-1, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
     """The result of a call. The content is any JSON; `read` returns its parts.
 
@@ -82,8 +83,8 @@ class Result:
         if type(self.content) is dict and _is_mcp_result(self.content):
             failed = has_failed({}, self.content)
             structured = self.content.get("structuredContent", self.content.get("structured_content"))
-            object.__setattr__(self, "content", self.content["content"] or structured or "")
-            object.__setattr__(self, "failed", self.failed or failed)
+            self.content = self.content["content"] or structured or ""
+            self.failed = self.failed or failed
 
 
 _MCP_FIELDS: Final = frozenset(
@@ -103,7 +104,7 @@ def _is_mcp_result(value: Block) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Thinking:
     """Thinking or reasoning. Only the issuer can read the signature; `issuer` is the name of a form, if it is known."""
 
@@ -113,7 +114,7 @@ class Thinking:
     block: Block | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Refusal:
     """The words with which a model refuses to answer."""
 
@@ -121,7 +122,7 @@ class Refusal:
     block: Block | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
     """A source that an answer cites."""
 
@@ -130,7 +131,7 @@ class Source:
     block: Block | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Native:
     """A block that only one form has, or, if the name of the form is empty, JSON of an unknown kind.
 

@@ -1,13 +1,13 @@
 """Read contents and messages into parts."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from lango_store.content.form import ARRANGED, READERS, Form, Note, in_words
+from lango_store.content.form import ARRANGED, READERS, Form, Note, ignore, in_words
 from lango_store.content.parts import Block, Call, Native, Part, Result, Text, Thinking
-from lango_store.content.text import as_text, text_in, text_of
+from lango_store.content.text import as_text, sound, text_in, text_of
 
 
 class _ToolCall(Protocol):
@@ -55,21 +55,36 @@ def read(content: Any, *, is_data: bool = False) -> list[Part]:
         return [Text(content)] if content else []
     if content is None or (content in ([], {}) and not is_data):
         return []
-    if isinstance(content, list) and content and all(isinstance(block, dict | str) for block in content):
-        found = [_part(block) for block in content]
-        known = [part for part in found if part is not None]
-        if any(isinstance(block, dict) for block in content) and (
-            known or (not is_data and all(isinstance(block.get("type"), str) for block in content))
-        ):
-            pairs = zip(content, found, strict=True)
-            parts = [_unknown(block) if part is None else part for block, part in pairs]
-            return [each for part in parts for each in (part if isinstance(part, tuple) else (part,))]
+    if isinstance(content, list) and (parts := _blocks(content, is_data)) is not None:
+        return parts
     return [Native("", content, Text(json.dumps(content, ensure_ascii=False)))]
 
 
-def _part(block: Block | str) -> Part | tuple[Part, ...] | None:
-    if isinstance(block, str):
-        return Text(block)
+def _blocks(content: list[Any], is_data: bool) -> list[Part] | None:
+    """Return the parts of a list of blocks and texts; None if it is other data."""
+    parts: list[Part] = []
+    has_blocks = False
+    is_known, is_typed = False, not is_data
+    for block in content:
+        if isinstance(block, str):
+            part: Part | tuple[Part, ...] | None = Text(block)
+        elif isinstance(block, dict):
+            has_blocks, part = True, _part(block)
+        else:
+            return None
+        if part is None:
+            is_typed = is_typed and isinstance(block.get("type"), str)
+            parts.append(_unknown(block))
+            continue
+        is_known = True
+        if type(part) is tuple:
+            parts += part
+        else:
+            parts.append(part)  # type: ignore[arg-type]
+    return parts if has_blocks and (is_known or is_typed) else None
+
+
+def _part(block: Block) -> Part | tuple[Part, ...] | None:
     if (text := text_in(block)) is not None:  # most blocks
         return Text(text, block)
     kind = block.get("type") or block.get("kind") or ""
@@ -87,7 +102,7 @@ def _unknown(block: Block) -> Native:
     return Native("", block, Text(text) if isinstance(text, str) else None)
 
 
-def parts(message: Readable, clean: Callable[[Any], Any] | None = None) -> list[Part]:
+def parts(message: Readable, note: Note | None = None) -> list[Part]:
     """Return the parts of a message in the order in which they were made.
 
     A call that is in the content and in `tool_calls` is one part, at its place in the content. The result of a tool is
@@ -95,15 +110,28 @@ def parts(message: Readable, clean: Callable[[Any], Any] | None = None) -> list[
 
     Args:
         message: A message that is not a record.
-        clean: A function that returns a copy of a JSON value of the message. Default: None, the parts share lists and
-            dicts with the message.
+        note: For a prompt: called with what is replaced, so that each text can be encoded. The parts then share no list
+            and no dict with the message, and `sent` takes the place of the content. Default: None, the parts have the
+            values of the message, unchanged.
     """
-    content = message.content if message.sent is None else message.sent
+    content = message.content if note is None or message.sent is None else message.sent
+    if message.role.canonical == "tool":
+        return _results(message, content, note)
+    if note is not None and not (type(content) is str and content.isascii()):
+        content = sound(content, note)
+    found: list[Part] = read(content) if type(content) is not str else [Text(content)] if content else []
     calls: Sequence[_ToolCall] = message.tool_calls
-    if clean is not None:
-        content = clean(content)
-        calls = [_cleaned(call, clean) for call in calls]
-    return _parts(message, content, calls, clean)
+    if message.extra:
+        if thinking := reasoning(message):
+            found.insert(0, thinking)
+        for name in message.extra:
+            if (arrange := ARRANGED.get(name)) is not None:
+                rest = message.extra[name] if note is None else sound(message.extra[name], note)
+                asked = [_asked(call, position, note) for position, call in enumerate(calls)]
+                arranged = arrange(rest, found, asked) if isinstance(rest, Mapping) else None
+                if arranged is not None:
+                    return arranged + [output_of(call, note) for call in calls if call.answered]
+    return _merged(found, calls, note) if calls or type(content) is list else found
 
 
 def shown(message: Readable) -> list[Part]:
@@ -113,11 +141,11 @@ def shown(message: Readable) -> list[Part]:
     has the parts of this result. What no model receives, such as a text beside results, is a part too.
     """
     content, calls = message.content, message.tool_calls
-    found = _parts(message, content, calls)
+    found = parts(message)
     if message.role.canonical != "tool":
         return found
     asked: list[Part] = [
-        _asked(call, at) for at, call in enumerate(calls) if call.arguments is not None or not call.answered
+        _asked(call, at, None) for at, call in enumerate(calls) if call.arguments is not None or not call.answered
     ]
     whole = Result(None, None, content).content
     own = read(whole, is_data=True)
@@ -128,58 +156,47 @@ def shown(message: Readable) -> list[Part]:
     return asked + ([] if is_output else [part for part in own if part not in found]) + found
 
 
-def _parts(
-    message: Readable, content: Any, calls: Sequence[_ToolCall], clean: Callable[[Any], Any] | None = None
-) -> list[Part]:
-    if message.role.canonical == "tool":
-        return list(_results(message, content, calls))
-    found = read(content)
-    if message.extra and (thinking := reasoning(message)):
-        found.insert(0, thinking)
-    for name in message.extra:
-        if (arrange := ARRANGED.get(name)) is not None:
-            rest = message.extra[name] if clean is None else clean(message.extra[name])
-            asked = [_asked(call, position) for position, call in enumerate(calls)]
-            arranged = arrange(rest, found, asked) if isinstance(rest, Mapping) else None
-            if arranged is not None:
-                return arranged + [output_of(call) for call in calls if call.answered]
-    return _merged(found, calls)
+def _results(message: Readable, content: Any, note: Note | None) -> list[Part]:
+    calls: Sequence[_ToolCall] = message.tool_calls
+    id, name, failed = message.tool_call_id, message.name, False
+    if note is not None:
+        id, name, content = sound([id, name, content], note)
+    if message.extra or type(content) is dict:
+        failed = message.failed
+    outputs = [output_of(call, note, failed=failed) for call in calls if call.answered] if calls else []
+    if outputs and not (id and all(output.id != id for output in outputs)):
+        return [*outputs]
+    inner = read(content, is_data=True) if type(content) is list else []
+    if Result in map(type, inner):
+        return [*inner, *outputs]
+    repeated = sound(calls[0].id, note or ignore) if len(calls) == 1 else None
+    return [Result(id or repeated or None, name, content, failed), *outputs]
 
 
-def _cleaned(call: Any, clean: Callable[[Any], Any]) -> _ToolCall:
-    copy: _ToolCall = call.model_copy(update={name: clean(getattr(call, name)) for name in call.model_fields_set})
-    return copy
-
-
-def _results(message: Readable, content: Any, calls: Sequence[_ToolCall]) -> Iterator[Part]:
-    outputs = [call for call in calls if call.answered]
-    covered = {call.id for call in outputs}
-    repeated = calls[0].id if len(calls) == 1 else None
-    if not outputs or (message.tool_call_id and message.tool_call_id not in covered):
-        inner = read(content, is_data=True) if isinstance(content, list) else []
-        if any(isinstance(part, Result) for part in inner):
-            yield from inner
-        else:
-            yield Result(message.tool_call_id or repeated or None, message.name, content, message.failed)
-    for call in outputs:
-        yield output_of(call, failed=message.failed)
-
-
-def output_of(call: Any, *, failed: bool = False) -> Result:
+def output_of(call: Any, note: Note | None = None, *, failed: bool = False) -> Result:
     """Return the output of a call as a result."""
-    output = call.output
-    if not (isinstance(output, list | dict) and output) or text_of(output) is not None:
+    id, name, output = call.id, call.name, call.output
+    if note is not None:
+        id, name, output = sound([id, name, output], note)
+    if type(output) is not str and (not output or not isinstance(output, list | dict) or text_of(output) is not None):
         output = as_text(output)
-    return Result(call.id or None, call.name or None, output, failed or call.failed)
+    return Result(id or None, name or None, output, failed or call.failed)
 
 
-def _asked(call: _ToolCall, position: int) -> Call:
-    return Call(call.id, call.name, call.arguments, call.extra, position=position)
+def _asked(call: _ToolCall, position: int, note: Note | None) -> Call:
+    if note is None:
+        return Call(call.id, call.name, call.arguments, call.extra, None, position)
+    id, name, arguments, extra = sound([call.id, call.name, call.arguments, call.extra], note)
+    return Call(id, name, arguments, extra, None, position)
 
 
-def _merged(found: list[Part], calls: Sequence[_ToolCall]) -> list[Part]:
+def _merged(found: list[Part], calls: Sequence[_ToolCall], note: Note | None) -> list[Part]:
     """Put calls, and the results of those that have an output, into the parts of the content."""
-    remaining = dict(enumerate(calls))
+    asked = [_asked(call, position, note) for position, call in enumerate(calls)]
+    outputs = [output_of(call, note) for call in calls if call.answered]
+    if Call not in map(type, found):
+        return [*found, *asked, *outputs]
+    remaining = dict(enumerate(asked))
     merged: list[Part] = []
     last = len(calls)
     for part in found:
@@ -190,15 +207,13 @@ def _merged(found: list[Part], calls: Sequence[_ToolCall]) -> list[Part]:
                 last += 1
             else:
                 call = remaining.pop(position)
-                part = Call(
-                    call.id or part.id, call.name, call.arguments, part.extra | call.extra, part.block, position
-                )
+                extra = part.extra | call.extra
+                part = Call(call.id or part.id, call.name, call.arguments, extra, part.block, position)
         merged.append(part)
-    merged += [_asked(call, position) for position, call in remaining.items()]
-    return merged + [output_of(call) for call in calls if call.answered]
+    return [*merged, *remaining.values(), *outputs]
 
 
-def _position(part: Call, calls: Mapping[int, _ToolCall]) -> int | None:
+def _position(part: Call, calls: Mapping[int, Call]) -> int | None:
     """Find a call of the content in `tool_calls`: by its id, or by its name if one of both has no id."""
     same = [at for at, call in calls.items() if call.id == part.id and part.id]
     named = [at for at, call in calls.items() if call.name == part.name and not (call.id and part.id)]
@@ -218,34 +233,36 @@ def reasoning(message: Readable) -> Thinking | None:
 
 def written_result(form: Form, result: Result, note: Note, role: str = "tool") -> str | list[Block]:
     """Return the content of a result as text, or as blocks of a form. JSON that has no blocks becomes JSON text."""
-    found = _read_result(result)
+    if type(content := result.content) is str:
+        return content
+    found = _read_result(content)
     return found if isinstance(found, str) else form.write(found, role, note) or ""
 
 
 def plain_result(result: Result, note: Note) -> str:
     """Return the content of a result as text, in which the names of attachments stand for them."""
-    found = _read_result(result)
+    if type(content := result.content) is str:
+        return content
+    found = _read_result(content)
     return found if isinstance(found, str) else plain(found, note)
 
 
-def _read_result(result: Result) -> str | list[Part]:
-    """Return text, JSON text of other data than blocks, or the parts of blocks."""
-    if result.content is None or isinstance(result.content, str):
-        return result.content or ""
-    found = read(result.content, is_data=True)
-    if len(found) == 1 and isinstance(data := found[0], Native) and not data.form and data.like:
-        return as_text(result.content)
-    return found
+def _read_result(content: Any) -> str | list[Part]:
+    """Return the parts of blocks, or JSON text of other data."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    found = _blocks(content, is_data=True) if isinstance(content, list) and content else None
+    return json.dumps(content, ensure_ascii=False) if found is None else found
 
 
 def written(form: Form, found: Sequence[Part], role: str, note: Note) -> str | list[Block]:
     """Return parts as a content: a plain text stays text, and other data than blocks becomes JSON text."""
     if len(found) == 1:
         part = found[0]
-        if type(part) is Native and not part.form and (text := in_words(part, note)) is not None:
-            return text.text
         if type(part) is Text and part.block is None:
             return part.text
+        if type(part) is Native and not part.form and (text := in_words(part, note)) is not None:
+            return text.text
     return form.write(found, role, note)
 
 

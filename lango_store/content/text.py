@@ -8,7 +8,9 @@ from typing import Any, Final
 from lango_store.content.parts import Block
 
 _TYPES: Final = ("text", "input_text", "output_text")
+_SCALARS: Final = frozenset({int, float, bool, type(None)})
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_REPLACED: Final = "halves of surrogate pairs, which no request can contain, are replaced"
 _WITHOUT_TYPE: Final = frozenset({"text", "thoughtSignature", "thought_signature"})
 
 
@@ -39,11 +41,14 @@ def as_text(output: Any) -> str:
 
 def text_in(block: Block) -> str | None:
     """Return the text of a text block; None for any other block."""
+    text = block.get("text")
+    if not isinstance(text, str):
+        return None
+    if (kind := block.get("type")) is not None:
+        return text if kind in _TYPES else None
     # A block without a type is Gemini's text only if it has no other fields: a search result has a text too.
     fields = {name for name, value in block.items() if value is not None}
-    is_text = block["type"] in _TYPES if "type" in fields else fields <= _WITHOUT_TYPE
-    text = block.get("text")
-    return text if is_text and isinstance(text, str) else None
+    return text if fields <= _WITHOUT_TYPE else None
 
 
 def as_object(arguments: Any) -> dict[str, Any]:
@@ -57,20 +62,26 @@ def as_object(arguments: Any) -> dict[str, Any]:
     return arguments if isinstance(arguments, dict) else {} if arguments is None else {"arguments": arguments}
 
 
-def sound(value: Any, on_fault: Callable[[], None]) -> Any:
-    """Return a copy of a JSON value whose texts can be encoded: halves of surrogate pairs are replaced.
-
-    Args:
-        value: Any JSON.
-        on_fault: Called for each text that has to be changed.
-    """
+def sound(value: Any, note: Callable[[str], None]) -> Any:
+    """Return a copy of a JSON value whose texts can be encoded: halves of surrogate pairs are replaced, and noted."""
     if isinstance(value, str):
-        if value.isascii() or _SURROGATE.search(value) is None:
-            return value
-        on_fault()
-        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
-    if isinstance(value, list):
-        return [sound(item, on_fault) for item in value]
+        try:
+            value.encode("utf-16")  # the fastest way to find halves of surrogate pairs
+        except UnicodeEncodeError:
+            note(_REPLACED)
+            return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
+        return value
+    # No call for numbers and texts in ASCII, which are most items.
     if isinstance(value, dict):
-        return {sound(name, on_fault): sound(item, on_fault) for name, item in value.items()}
+        return {
+            name if type(name) is str and name.isascii() else sound(name, note): item
+            if (type(item) is str and item.isascii()) or type(item) in _SCALARS
+            else sound(item, note)
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [
+            item if (type(item) is str and item.isascii()) or type(item) in _SCALARS else sound(item, note)
+            for item in value
+        ]
     return value

@@ -10,15 +10,15 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from lango_store import Appended, Changed, Event, Message, MessageRole, Piece, Session, Suspension, Turn, following
+from lango_store import Appended, Changed, Event, Message, Piece, Session, Suspension, Turn, following
 from lango_store.aio import AsyncConversation
-from lango_store.content import AGUI, Call, Native, Note, Result, ignore, parts
+from lango_store.content import AGUI, Call, Native, Note, Result, Text, ignore, parts
+from lango_store.content.pages import agui_call, agui_result
 from lango_store.errors import InvalidCursor, quoted
 from lango_store.ui import streams
 from lango_store.ui.streams import TURN_ID, Calls, ChatRequest, Messages, frame
@@ -249,40 +249,45 @@ def agui_messages(session: Session) -> Messages:
 def _messages(page: Messages, messages: list[Message], answers: Counter[str], calls: Calls) -> Messages:
     groups: list[list[Fields]] = []  # each message with the results of its calls
     owners: dict[str, list[Fields]] = {}
+    note = page._note
     for message in messages:
-        for each in _shown(message, answers, calls, page._noting(message)):
+        page._seq = message.seq
+        for each in _shown(message, answers, calls, note):
             if each["role"] == "tool" and groups:
                 owners.get(each["toolCallId"], groups[-1]).append(each)
             else:
                 groups.append([each])
-            for call in each.get("toolCalls", ()):
-                owners.setdefault(call["id"], groups[-1])
+            if "toolCalls" in each:
+                for call in each["toolCalls"]:
+                    owners.setdefault(call["id"], groups[-1])
     page += [each for group in groups for each in group]
     return page
 
 
 def _shown(message: Message, answers: Counter[str], calls: Calls, note: Note) -> list[Fields]:
     """Return the messages of AG-UI that show a message; `answers` counts the answers of each turn."""
-    id, role = message.id or f"seq-{message.seq}", message.role.canonical
-    if role is MessageRole.RECORD:
+    id, role = message.id or f"seq-{message.seq}", message.role.canonical._value_
+    if role == "record":
         return []
-    is_answer = role is MessageRole.ASSISTANT
-    if is_answer and (match := TURN_ID.match(id)):
+    is_answer = role == "assistant"
+    if is_answer and id.startswith("turn") and (match := TURN_ID.match(id)):
         id = f"{match[0]}-{answers[match[0]]}"
         answers[match[0]] += 1
-    kind = "system" if role is MessageRole.DEVELOPER else role._value_
     results: list[Result] = []
     content: list[Fields] = []
     shown: list[Fields] = []
     for number, part in enumerate(parts(message)):
-        if isinstance(part, Native) and isinstance(part.like, Call | Result):
+        if type(part) is Native and isinstance(part.like, Call | Result):
             part = part.like
-        if isinstance(part, Result):
+        if type(part) is Result:
             results.append(part)
             continue
-        if isinstance(part, Call) and is_answer:
-            part = replace(part, id=calls.add(message.seq, number, part))
-        block = AGUI.block(part, kind, note)
+        if type(part) is Text:
+            block: Fields | None = {"type": "text", "text": part.text}
+        elif type(part) is Call and is_answer:
+            block = agui_call(part, calls.add(message.seq, number, part))
+        else:
+            block = AGUI.block(part, "system" if role == "developer" else role, note)
         if block is None or block.get("text") == "":
             continue
         if not is_answer:
@@ -292,24 +297,27 @@ def _shown(message: Message, answers: Counter[str], calls: Calls, note: Note) ->
         else:
             _extend(shown, id, block)
     if not is_answer and (content or not results):
-        is_plain = all(block["type"] == "text" for block in content)
-        text = "\n\n".join(block["text"] for block in content) if is_plain else content
-        shown.append({"id": id, "role": "user" if role is MessageRole.TOOL else str(role), "content": text})
-    named = id if role is MessageRole.TOOL and not content else f"{id}-result"
+        texts = [block["text"] for block in content if block["type"] == "text"]
+        text = content if len(texts) < len(content) else "\n\n".join(texts)
+        shown.append({"id": id, "role": "user" if role == "tool" else role, "content": text})
+    if results:
+        shown += _results(results, id if role == "tool" and not content else f"{id}-result", calls, note)
+    return shown
+
+
+def _results(results: list[Result], id: str, calls: Calls, note: Note) -> Iterator[Fields]:
     for number, result in enumerate(results):
         call = calls.answered(result)
         if call is None:
             note(f"the result {result.id!r} has no call on the page")
-        block = AGUI.block(replace(result, id=call or result.id), "assistant", note) or {}
-        shown.append({"id": f"{named}-{number}" if number else named, **block})
-    return shown
+        yield {"id": f"{id}-{number}" if number else id, **agui_result(result, call or result.id, note)}
 
 
 def _extend(shown: list[Fields], id: str, block: Fields) -> None:
     """Add a text or a call to the last message of an answer, or to another one, since its calls follow its text."""
     is_text = block["type"] == "text"
     if not shown or shown[-1]["role"] != "assistant" or (is_text and "toolCalls" in shown[-1]):
-        number = sum(each["role"] == "assistant" for each in shown)
+        number = len([each for each in shown if each["role"] == "assistant"])
         shown.append({"id": f"{id}-part-{number}" if number else id, "role": "assistant"})
     if is_text:
         text = shown[-1].get("content")

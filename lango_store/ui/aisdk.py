@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Literal, cast
 from uuid import uuid4
@@ -17,7 +16,7 @@ import sqlalchemy as sa
 
 from lango_store import Appended, Changed, Event, Message, MessageRole, Piece, Session, Suspension, Turn, following, sse
 from lango_store.aio import AsyncConversation
-from lango_store.content import AISDK, Call, Native, Note, Part, Result, ignore, parts
+from lango_store.content import AISDK, Call, Native, Note, Part, Result, Text, ignore, parts
 from lango_store.content.pages import output, tool_part
 from lango_store.ui import streams
 from lango_store.ui.streams import Calls, ChatRequest, Messages, frame
@@ -243,20 +242,25 @@ def _shown(message: Message, calls: Calls, note: Note, page: str = "") -> tuple[
     results: list[tuple[str, Chunk]] = []
     role = message.role.canonical._value_
     for number, part in enumerate(parts(message)):
-        is_provider = isinstance(part, Native) and part.form != AISDK.name and isinstance(part.like, Call | Result)
-        if isinstance(part, Native) and is_provider:
+        if type(part) is Text:
+            if part.text:
+                shown.append({"type": "text", "text": part.text})
+            continue
+        is_provider = type(part) is Native and part.form != AISDK.name and isinstance(part.like, Call | Result)
+        if type(part) is Native and is_provider:
             part = cast(Part, part.like)
-        if isinstance(part, Call) and role == "assistant":
-            tool = tool_part(replace(part, id=calls.add(message.seq, number, part, page)))
+        if type(part) is Call and role == "assistant":
+            tool = tool_part(part, calls.add(message.seq, number, part, page))
             shown.append(tool | {"providerExecuted": True} if is_provider else tool)
-        elif isinstance(part, Result):
+        elif type(part) is Result:
             id = calls.answered(part)
-            own = [each for each in shown if id is not None and each.get("toolCallId") == id]
-            for each in own:
-                each |= output(part, note)
             if id is None:
                 note(f"the result {part.id!r} has no call on the page, and is left out")
-            elif not own:
+                continue
+            own = [each for each in shown if each.get("toolCallId") == id] if shown else []
+            for each in own:
+                each |= output(part, note)
+            if not own:
                 results.append((id, output(part, note)))
         elif (block := AISDK.block(part, role, note)) and block.get("text") != "":
             shown.append(block)
@@ -289,40 +293,45 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
         UI messages as dicts of JSON. The `repairs` of the list name what a UI message cannot express.
     """
     page = Messages()
+    note = page._note
     answers: dict[str, dict[str, Any]] = {}
     owners: dict[str, dict[str, Any]] = {}
     tools: dict[str, Chunk] = {}
     calls = Calls()
     waiting = {place: each for each in suspensions if each.answered_at is None for place in each.calls}
     for message in session.messages:
-        if message.role in (MessageRole.RECORD, MessageRole.DEVELOPER):
+        role, page.seq = message.role.canonical._value_, message.seq
+        if role == "record" or role == "developer":
             continue
-        turn = streams.turn_of(message)
-        name = turn or message.id or f"seq-{message.seq}"
-        id = answers[name]["id"] if name in answers else name
-        shown, results = _shown(message, calls, page._noting(message), id)
-        if message.role.canonical is MessageRole.ASSISTANT and shown:
-            if name not in answers:
-                answers[name] = {"id": id, "role": "assistant", "parts": []}
-                page.append(answers[name])
-            done = [{**part, "state": "done"} if part["type"] in ("text", "reasoning") else part for part in shown]
-            answers[name]["parts"] += [{"type": "step-start"}, *done]
-            asked = {part["toolCallId"]: part for part in done if "toolCallId" in part}
-            tools |= asked
-            owners |= dict.fromkeys(asked, answers[name])
+        is_answer = role == "assistant"
+        name = id = (is_answer and streams.turn_of(message)) or message.id or f"seq-{message.seq}"
+        if is_answer and name in answers:
+            id = answers[name]["id"]
+        shown, results = _shown(message, calls, note, id)
+        if is_answer and shown:
+            if (answer := answers.get(name)) is None:
+                answer = answers[name] = {"id": id, "role": "assistant", "parts": []}
+                page.append(answer)
+            answer["parts"].append({"type": "step-start"})
+            for part in shown:
+                if part["type"] == "text" or part["type"] == "reasoning":
+                    part = {**part, "state": "done"}
+                elif "toolCallId" in part:
+                    tools[part["toolCallId"]], owners[part["toolCallId"]] = part, answer
+                answer["parts"].append(part)
             for place, suspension in waiting.items():
-                part = tools.get(calls.places.get(place, "")) if place[0] == message.seq else None
-                if part is not None and part["state"] == "input-available":
+                asked = tools.get(calls.places.get(place, "")) if place[0] == message.seq else None
+                if asked is not None and asked["state"] == "input-available":
                     reason = {"requestReason": suspension.reason} if suspension.reason else {}
-                    part |= {"state": "approval-requested", "approval": {"id": suspension.id, **reason}}
+                    asked |= {"state": "approval-requested", "approval": {"id": suspension.id, **reason}}
         elif shown:
-            role = "system" if message.role is MessageRole.SYSTEM else "user"
-            page.append({"id": message.id or f"seq-{message.seq}", "role": role, "parts": shown})
+            page.append({"id": id, "role": "system" if role == "system" else "user", "parts": shown})
         for call, fields in results:
-            if turn and message.turn_no is not None and page and owners.get(call) is page[-1]:
+            is_last = message.turn_no is not None and page and owners.get(call) is page[-1]
+            if is_last and (turn := streams.turn_of(message)):
                 answers.setdefault(turn, page[-1])
-            if (part := tools.get(call)) is not None:
-                part |= fields
+            if call in tools:
+                tools[call] |= fields
     return page
 
 

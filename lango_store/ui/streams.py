@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import timedelta
+from operator import itemgetter
 from time import monotonic
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
@@ -14,7 +15,7 @@ from pydantic import Field
 
 from lango_store import Ended, Event, Message, MessageRole, Suspension, Turn, TurnBegan, TurnEnded, following, sse
 from lango_store.aio import AsyncConversation
-from lango_store.content import Call, Note, Result
+from lango_store.content import Call, Result
 from lango_store.window import Repair
 
 R = TypeVar("R")
@@ -121,7 +122,8 @@ def turn_of(message: Message) -> str | None:
     """Return the beginning of the ids that the turn of a message gives, None without a turn in progress."""
     if message._taken_by is not None:
         return following.id_prefix(message._taken_by)
-    match = TURN_ID.match(message.id or "")
+    id = message.id
+    match = TURN_ID.match(id) if id and id.startswith("turn") else None
     return match[0] if match else None
 
 
@@ -129,6 +131,10 @@ def frame(fields: Mapping[str, Any], position: str | None = None) -> str:
     """Return an event, with its position as the id. An empty id makes a client that is cut begin again."""
     id = "" if position is None else f"id: {position}\n"
     return f"{id}data: {json.dumps(fields)}\n\n"
+
+
+_Open = tuple[int, int, Call, str]
+"""A call without a result: the `seq` of its message, its position there, and its id on the page."""
 
 
 class Calls:
@@ -142,7 +148,7 @@ class Calls:
         """The ids on the page, by the `seq` of the message and the position of the call."""
         self._ids: set[tuple[str, str]] = set()
         self._newest: dict[str, str] = {}
-        self._open: list[tuple[int, Call, str]] = []
+        self._open: dict[str, list[_Open]] = {}
 
     def add(self, seq: int, number: int, call: Call, page: str = "") -> str:
         """Add a call, and return its id on the page. Ids are different in each page that is named.
@@ -153,20 +159,24 @@ class Calls:
         if not id or (page, id) in self._ids:
             id = f"{id or 'call'}-{seq}-{number}"
         self._ids.add((page, id))
-        self._open.append((seq, call, id))
+        self._open.setdefault(call.id, []).append((seq, number, call, id))
         self.places[seq, call.position] = self._newest[call.id] = id
         return id
 
     def answered(self, result: Result) -> str | None:
         """Return the id on the page of the call that a result answers; None if there is no such call."""
-        same = [each for each in self._open if result.id and each[1].id == result.id]
-        same = same or [each for each in self._open if not (each[1].id and result.id)]
-        same = [each for each in same if each[0] == same[-1][0]]
-        named = [each for each in same if each[1].name == result.name] or same
-        if not named:
+        same = self._open.get(result.id) or self._open.get("", []) if result.id else self._all_open()
+        if not same:
             return self._newest.get(result.id or "")
-        self._open.remove(named[0])
-        return named[0][2]
+        if len(same) > 1:
+            same = [each for each in same if each[0] == same[-1][0]]
+            same = [each for each in same if each[2].name == result.name] or same
+        answered = same[0]
+        self._open[answered[2].id].remove(answered)
+        return answered[3]
+
+    def _all_open(self) -> list[_Open]:
+        return sorted((each for calls in self._open.values() for each in calls), key=itemgetter(0, 1))
 
 
 class Messages(list[dict[str, Any]]):
@@ -179,10 +189,12 @@ class Messages(list[dict[str, Any]]):
     def __init__(self) -> None:
         super().__init__()
         self.repairs: list[Repair] = []
+        self._seq = 0
+        """The `seq` of the message that is added."""
 
-    def _noting(self, message: Message) -> Note:
-        """Return a function that adds a repair of a message."""
-        return lambda text: self.repairs.append(Repair(seq=message.seq, kind="content", text=text))
+    def _note(self, text: str) -> None:
+        """Add a repair of the message that is added."""
+        self.repairs.append(Repair(seq=self._seq, kind="content", text=text))
 
 
 class ChatRequest(following.Value):

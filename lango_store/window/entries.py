@@ -17,7 +17,7 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
 
     A chat API may still refuse the following, which `prompt` repairs, and this function does not: a content that is
     None, empty, or neither text nor blocks; blocks of another provider; a call without a result, or a result without a
-    call; a name with a space. Neither repairs a lone surrogate.
+    call; a name with a space; a lone surrogate.
 
     Args:
         messages: The messages in their order.

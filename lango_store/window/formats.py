@@ -7,8 +7,9 @@ from itertools import takewhile
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole
-from lango_store.content import FORMS, Entry, Text, plain
+from lango_store.content import FORMS, Entry, Text, ignore, plain
 from lango_store.content.reading import reasoning
+from lango_store.content.text import sound
 from lango_store.window import thinking
 from lango_store.window.entries import as_prompt
 from lango_store.window.providers import Format, Target
@@ -31,7 +32,7 @@ _RULES: Final = {
     "gemini": Rules(None, re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")),
 }
 _TEXT_ROLES: Final = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SYSTEM, MessageRole.DEVELOPER)
-_PARTICIPANT: Final = re.compile(r"[^\s<|\\/>]{1,64}")
+_PARTICIPANT: Final = re.compile(r"[^\s<|\\/>\ud800-\udfff]{1,64}")
 _FIRST: Final = "(The conversation begins with the assistant.)"
 
 
@@ -116,10 +117,9 @@ def prompt(
         raise ValueError(f"nested=False is a form of the format 'openai': leave it out with {format!r}")
     if system is not None:
         messages = [Message.system(system), *messages]
-    if format == "openai" and all(map(_is_text, messages)):  # most logs, in a third of the time
-        result = Prompt({"role": message.role._value_, "content": _sent(message)} for message in messages)
+    if format == "openai" and (texts := _texts(messages)) is not None:
         is_plain = model is None and provider is None and system is None and tools is None
-        return result if is_plain else _described(result, model, provider, system, tools)
+        return Prompt(texts) if is_plain else _described(Prompt(texts), model, provider, system, tools)
     form, target = FORMS[format], Target(format, model, provider)
     rules = _RULES[format] if nested else None
     repairer = Repairer(form, rules, recorded, close=unanswered == "close", target=target)
@@ -130,17 +130,19 @@ def prompt(
         result.system = "\n\n".join(plain(entry.parts, entry.note) for entry in leading) or None
         if format == "anthropic" and isinstance(system, list):
             result.system = [block for entry in leading for block in form.write(entry.parts, "system", entry.note)]
-        repaired = [_as_user(entry) if _instructs(entry) else entry for entry in repaired[len(leading) :]]
+        repaired = [_as_user(entry) if entry.role in INSTRUCTIONS else entry for entry in repaired[len(leading) :]]
         if repaired and repaired[0].role != "user":
             first = repaired[0].message
             repairer.note(first, "first message", "a user message was added, since the format starts with one")
             repaired.insert(0, Entry(None, "user", [Text(_FIRST)], repaired[0].note))
     if not nested:
-        result += as_prompt(list(map(as_message, repaired)), nested=False)
+        flat = as_prompt([as_message(entry) for entry in repaired], nested=False)
+        result += sound(flat, ignore) if repairer.repairs else flat
     elif form.render is not None:
         if format == "openai":
             for entry in repaired:
-                _name(entry, repairer)
+                if entry.message is not None and entry.message.name and entry.role != "tool":
+                    _name(entry, repairer)
         if format == "anthropic":
             marks = json.dumps([result.system, result.tools], default=str).count('"cache_control": {')
             result += form.render(repaired, marks)
@@ -164,30 +166,27 @@ def _described(
     return prompt
 
 
-def _is_text(message: Message) -> bool:
-    """Return True for a message that is the same in the log and in OpenAI's prompt, whatever is before and after it."""
-    content = _sent(message)
-    return (
-        message.role in _TEXT_ROLES
-        and type(content) is str
-        and not (message.tool_calls or message.name or message.tool_call_id)
-        and not (message.extra and ("interrupted" in message.extra or reasoning(message)))
-        and not content.isspace()
-        and content != ""
-        and (content.isascii() or _is_encodable(content))
-    )
+def _texts(messages: Sequence[Message]) -> list[dict[str, Any]] | None:
+    """Return OpenAI's prompt if all messages are texts, which most logs are, in a third of the time; otherwise None.
 
-
-def _is_encodable(text: str) -> bool:
+    Such a message is the same in the log and in the prompt, whatever is before and after it.
+    """
+    texts: list[dict[str, Any]] = []
     try:
-        text.encode()
+        for message in messages:
+            role, content = message.role, message.content if message.sent is None else message.sent
+            if type(content) is not str or role not in _TEXT_ROLES or not content or content.isspace():
+                return None
+            if message.tool_calls or message.tool_call_id or message.name:
+                return None
+            if message.extra and ("interrupted" in message.extra or reasoning(message)):
+                return None
+            if not content.isascii():
+                content.encode("utf-16")  # the fastest way to find halves of surrogate pairs
+            texts.append({"role": role._value_, "content": content})
     except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _sent(message: Message) -> Any:
-    return message.content if message.sent is None else message.sent
+        return None
+    return texts
 
 
 def _instructs(entry: Entry) -> bool:
@@ -202,8 +201,7 @@ def _as_user(entry: Entry) -> Entry:
 
 def _name(entry: Entry, repairer: Repairer) -> None:
     """Give an entry the name of its participant, or a valid one."""
-    name = None if entry.role == "tool" or entry.message is None else entry.message.name
-    if name:
-        entry.name = name if _PARTICIPANT.fullmatch(name) else valid_name(name)
-        if entry.name != name:
-            repairer.note(entry.message, "name", f"name {name!r} is {entry.name!r}")
+    name = entry.message.name
+    entry.name = name if _PARTICIPANT.fullmatch(name) else valid_name(name)
+    if entry.name != name:
+        repairer.note(entry.message, "name", f"name {name!r} is {entry.name!r}")

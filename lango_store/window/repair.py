@@ -8,8 +8,8 @@ the calls, so that the prompt of the next call begins with the prompt of this on
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Literal
@@ -47,7 +47,6 @@ _ANY: Final = re.compile(r".+", re.DOTALL)
 _INTERRUPTED: Final = "(The answer was interrupted.)"
 _CONTINUE: Final = "(Continue.)"
 _EMPTY: Final = "(The message was empty.)"
-_SURROGATES: Final = "halves of surrogate pairs, which no request can contain, are replaced"
 
 RepairKind = Literal[
     "empty message", "unfinished call", "second result", "result without a call", "late result", "id", "name",
@@ -90,10 +89,7 @@ class _Exchange:
 
     entry: Entry
     calls: list[Call]
-    results: list[Entry | None] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.results = [None] * len(self.calls)
+    results: list[Entry | None]
 
 
 _Call = tuple[_Exchange, int]
@@ -167,76 +163,84 @@ class Repairer:
         """Note that thinking of a message is left out."""
         self.note(message, "thinking", why)
 
-    def noting(self, message: Message) -> Note:
-        """Return a function that adds a repair of a message's content."""
-        return lambda text: self.note(message, "content", text)
-
     def repaired(self, messages: Sequence[Message]) -> list[Entry]:
         """Return the entries that a provider accepts, without records."""
         entries = self.entries(messages)
         if self._target is not None:
-            entries = without_foreign(entries, self._target, self.explain)
-        paired = self.paired(filter(self._is_sendable, entries))
-        prompt = list(self._with_notes(paired)) if self._close else paired
+            without_foreign(entries, self._target, self.explain)
+        prompt = self.paired([entry for entry in entries if entry.role == "tool" or self._is_sendable(entry)])
+        if self._close:
+            prompt = self._with_notes(prompt)
         if all(entry.role in INSTRUCTIONS for entry in prompt):
             others = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
             if others:
                 self.note(others[-1], "first message", "no other message can be sent, so a user message says so")
-                prompt.append(Entry(None, "user", [Text(_EMPTY)], self.noting(others[-1])))
+                prompt.append(Entry(None, "user", [Text(_EMPTY)], ignore))
         return prompt
 
-    def paired(self, entries: Iterable[Entry]) -> list[Entry]:
+    def paired(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries with each result after its call; calls without a result get one if `close` is set."""
         prompt: list[Entry] = []
         for each in self._exchanges(entries):
-            prompt += self._flat(each) if isinstance(each, _Exchange) else [each]
+            if isinstance(each, _Exchange):
+                prompt += self._flat(each)
+            else:
+                prompt.append(each)
         return prompt
 
     def _is_sendable(self, entry: Entry) -> bool:
         form, role = self._form, "system" if entry.role == "developer" else entry.role
-        if role == "tool" or (form is not None and any(form.sends(part, role) for part in entry.parts)):
-            return True
+        for part in entry.parts:
+            if form is not None and form.sends(part, role):
+                return True
         self.note(entry.message, "empty message", f"a {entry.role} message without text or calls is left out")
         return False
 
-    def entries(self, messages: Iterable[Message]) -> Iterator[Entry]:
-        """Yield an entry for each message that is not a record, and for each result of a tool.
+    def entries(self, messages: Iterable[Message]) -> list[Entry]:
+        """Return an entry for each message that is not a record, and for each result of a tool.
 
         Records whose contents are blocks of the form are parts of the answer that follows them.
         """
+        entries: list[Entry] = []
         before: list[Entry] = []  # of records
         for message in messages:
-            role, note = message.role.canonical._value_, self.noting(message)
-            clean = partial(sound, on_fault=partial(note, _SURROGATES))
-            if message.role is MessageRole.RECORD:
-                if blocks := self._recorded_parts(message, clean):
+            role, note = message.role.canonical._value_, partial(self.note, message, "content")
+            if role == "record":
+                if blocks := self._recorded_parts(message, note):
                     before.append(Entry(message, "assistant", blocks, note))
                 continue
-            found = parts(message, clean)
-            if role == "assistant":
-                found[:0] = [part for entry in before for part in entry.parts]
+            found = parts(message, note)
+            if before:
+                if role == "assistant":
+                    found[:0] = [part for entry in before for part in entry.parts]
+                else:
+                    entries += before
+                before = []
+            kinds = [type(part) for part in found]
+            is_simple = len(found) == 1 if role == "tool" else Result not in kinds
+            if is_simple and (role == "assistant" or Call not in kinds):
+                entries.append(Entry(message, role, found, note))
             else:
-                yield from before
-            before = []
-            results = [part for part in found if type(part) is Result]
-            if not results and (role == "assistant" or not any(type(part) is Call for part in found)):
-                yield Entry(message, role, found, note)
-                continue
-            rest = [part for part in found if type(part) is not Result]
-            if role != "assistant" and any(type(part) is Call for part in rest):
-                self.note(message, "calls of another role", f"calls of a {message.role.value} message are left out")
-                rest = [part for part in rest if type(part) is not Call]
-            is_own = rest or (role != "tool" and any(result.block is None for result in results)) or not results
-            own = [Entry(message, "user" if role == "tool" else role, rest, note)] if is_own else []
-            answers = [Entry(message, "tool", [result], note) for result in results]
-            yield from own + answers if role == "assistant" else answers + own
-        yield from before
+                entries += self._split(message, role, found, note)
+        return entries + before
 
-    def _recorded_parts(self, record: Message, clean: Callable[[Any], Any]) -> list[Part]:
+    def _split(self, message: Message, role: str, found: list[Part], note: Note) -> list[Entry]:
+        """Return the entry of a message apart from those of the results that it has."""
+        results = [part for part in found if type(part) is Result]
+        rest = [part for part in found if type(part) is not Result]
+        if role != "assistant" and any(type(part) is Call for part in rest):
+            self.note(message, "calls of another role", f"calls of a {message.role.value} message are left out")
+            rest = [part for part in rest if type(part) is not Call]
+        is_own = rest or (role != "tool" and any(result.block is None for result in results)) or not results
+        own = [Entry(message, "user" if role == "tool" else role, rest, note)] if is_own else []
+        answers = [Entry(message, "tool", [result], note) for result in results]
+        return own + answers if role == "assistant" else answers + own
+
+    def _recorded_parts(self, record: Message, note: Note) -> list[Part]:
         """Return the parts of a record whose content is a block that only models of the form read."""
         if self._form is None or record.author != (self._form.records or None):
             return []
-        found, own = read([clean(record.content)]), self._form.name
+        found, own = read([sound(record.content, note)]), self._form.name
         return [
             part
             for part in found
@@ -245,20 +249,21 @@ class Repairer:
 
     # Exactly one result for each call
 
-    def _exchanges(self, entries: Iterable[Entry]) -> list[Entry | _Exchange]:
+    def _exchanges(self, entries: Sequence[Entry]) -> list[Entry | _Exchange]:
         exchanges: list[Entry | _Exchange] = []
         by_seq: dict[int, _Exchange] = {}
-        entries = list(entries)  # a recorded result may have been deleted, or became a record
-        results = {entry.message.seq for entry in entries if entry.role == "tool"}
-        known = {call for seq, call in self._recorded.items() if seq in results}
+        known: set[tuple[int, int]] = set()
+        if self._recorded:  # a recorded result may have been deleted, or became a record
+            results = {entry.message.seq for entry in entries if entry.role == "tool"}
+            known = {call for seq, call in self._recorded.items() if seq in results}
         open_calls: defaultdict[str, list[_Call]] = defaultdict(list)
         asker: _Exchange | None = None
         for entry in entries:
             seq = entry.message.seq
             if entry.role != "tool":
                 asker = None
-                if calls := entry.calls:
-                    asker = by_seq[seq] = _Exchange(entry, calls)
+                if entry.role == "assistant" and (calls := entry.calls):
+                    asker = by_seq[seq] = _Exchange(entry, calls, [None] * len(calls))
                     for index, call in enumerate(calls):
                         if (seq, call.position) not in known:
                             open_calls[call.id].append((asker, index))
@@ -294,13 +299,12 @@ class Repairer:
 
     # Ids, names and arguments
 
-    def _flat(self, exchange: _Exchange) -> Iterator[Entry]:
+    def _flat(self, exchange: _Exchange) -> list[Entry]:
         entry, message = exchange.entry, exchange.entry.message
         calls = exchange.calls if self._rules is None else self._valid_calls(message, exchange.calls, self._rules)
-        if any(new is not old for new, old in zip(calls, exchange.calls, strict=True)):
-            remaining = iter(calls)
-            entry.parts = [next(remaining) if type(part) is Call else part for part in entry.parts]
-        yield entry
+        remaining = iter(calls)
+        entry.parts = [next(remaining) if type(part) is Call else part for part in entry.parts]
+        flat = [entry]
         for call, result in zip(calls, exchange.results, strict=True):
             if result is not None:
                 if self._rules is not None:
@@ -308,11 +312,12 @@ class Repairer:
                     name = part.name and call.name
                     if (part.id, part.name) != (call.id, name):
                         result.parts = [replace(part, id=call.id, name=name)]
-                yield result
+                flat.append(result)
             elif self._close:
                 self.note(message, "unfinished call", f"call {call.id!r} has no result: the prompt says so")
                 unfinished = Result(call.id or None, call.name or None, UNFINISHED, True)
-                yield Entry(None, "tool", [unfinished], ignore)
+                flat.append(Entry(None, "tool", [unfinished], ignore))
+        return flat
 
     def _valid_calls(self, message: Message, calls: Sequence[Call], rules: Rules) -> list[Call]:
         valid: list[Call] = []
@@ -339,19 +344,22 @@ class Repairer:
             wanted += "_"
         return wanted
 
-    def _with_notes(self, entries: Sequence[Entry]) -> Iterator[Entry]:
-        for position, entry in enumerate(entries):
-            yield entry
-            following = entries[position + 1] if position + 1 < len(entries) else None
-            if entry.role != "assistant" or entry.calls:
+    def _with_notes(self, entries: Sequence[Entry]) -> list[Entry]:
+        noted: list[Entry] = []
+        continues = self._target is None or self._target.continues
+        for position, entry in enumerate(entries, 1):
+            noted.append(entry)
+            if entry.role != "assistant" or (continues and not entry.message.extra) or entry.calls:
                 continue
+            following = entries[position] if position < len(entries) else None
             is_interrupted = entry.message.extra.get("interrupted") is True
             if is_interrupted and (following is None or following.role != "user"):
                 self.note(entry.message, "interrupted answer", "a user message says that the answer was interrupted")
-                yield Entry(None, "user", [Text(_INTERRUPTED)], entry.note)
-            elif self._target and not self._target.continues and _is_last(entry, following):
+                noted.append(Entry(None, "user", [Text(_INTERRUPTED)], entry.note))
+            elif not continues and _is_last(entry, following):
                 self.note(entry.message, "last answer", "a user message was added, since the model refuses an answer")
-                yield Entry(None, "user", [Text(_CONTINUE)], entry.note)
+                noted.append(Entry(None, "user", [Text(_CONTINUE)], entry.note))
+        return noted
 
 
 def _is_last(answer: Entry, following: Entry | None) -> bool:
@@ -381,11 +389,12 @@ def as_message(entry: Entry) -> Message:
         if isinstance(part, Result):
             return Message.tool(part.content, tool_call_id=part.id, name=part.name, failed=part.failed)
         return Message(role=MessageRole(entry.role), content=part.text if isinstance(part, Text) else None)
-    if isinstance(part, Result):
-        return _result_message(message, part)
+    if type(part) is Result:
+        return message if part.block is None and not message.tool_calls else _result_message(message, part)
     content = message.content if message.sent is None else message.sent
     is_split = isinstance(content, list) and any(isinstance(each, Call | Result) for each in read(content))
-    if not is_split and all(call in entry.parts for call in message.tool_calls):
+    calls = message.tool_calls
+    if not is_split and len(entry.calls) == len(calls) and not any(call.answered for call in calls):
         return message  # type: ignore[no-any-return]
     changes: dict[str, Any] = {"tool_calls": list(_tool_calls(message, entry.calls))}
     if is_split:
@@ -439,6 +448,8 @@ def _is_object(arguments: Any) -> bool:
 def _call_of(result: Result, asker: _Exchange | None, open_calls: Mapping[str, Sequence[_Call]]) -> _Call | None:
     """Find the open call of a result: by its id in the last message that has it, otherwise by name and order."""
     calls = open_calls.get(result.id, ()) if result.id else ()
+    if len(calls) == 1:
+        return calls[0]
     if not calls and asker is not None:
         ids = {""} if result.id else {call.id for call in asker.calls}
         calls = sorted((each for id in ids for each in open_calls.get(id, ()) if each[0] is asker), key=itemgetter(1))

@@ -36,12 +36,14 @@ _UNKNOWN: Final = (
 _MISSING: Final = "thinking is left out, since the thinking before it is missing"
 
 
-def without_foreign(entries: Iterable[Entry], target: Target, explain: Explain) -> Iterator[Entry]:
-    """Yield the entries of a prompt without sealed parts that another provider made."""
+def without_foreign(entries: Iterable[Entry], target: Target, explain: Explain) -> None:
+    """Leave out sealed parts that another provider made."""
+    kinds = (Thinking, Native, Call, Text, Media) if target.format == "gemini" else (Thinking, Native)
     for entry in entries:
-        if entry.role == "assistant" and not all(type(part) is Text and part.block is None for part in entry.parts):
+        if entry.role == "assistant" and [
+            part for part in entry.parts if type(part) in kinds and (type(part) is not Text or part.block)
+        ]:
             entry.parts = [own for part in entry.parts for own in _own(part, entry.message, target, explain)]
-        yield entry
 
 
 def _own(part: Part, message: Message, target: Target, explain: Explain) -> Iterator[Part]:
@@ -95,7 +97,7 @@ def leave_out_unbound(
     """
     answers = [entry.message for entry in entries if entry.role == "assistant"]
     last = ""
-    if not any(map(_thoughts, messages)):
+    if not [part for entry in entries for part in entry.parts if type(part) is Thinking]:
         return
     for (content, digest), answer in zip(_prefixes(messages, prefix), answers, strict=True):
         if not (thoughts := [block for block in content if block["type"] in _KINDS]):

@@ -61,6 +61,11 @@ def _is_encodable(log: list[Message]) -> bool:
     return "\\ud800" not in json.dumps([message.model_dump(mode="python") for message in log], default=str)
 
 
+@given(log=mixed_logs())
+def test_flat_prompt_of_blocks_of_all_forms_can_be_encoded(log: list[Message]) -> None:
+    json.dumps(window.prompt(log, nested=False), ensure_ascii=False).encode()
+
+
 @pytest.mark.parametrize("protocol", PAGES)
 @given(log=mixed_logs())
 def test_page_shows_blocks_of_all_forms(protocol: str, log: list[Message]) -> None:

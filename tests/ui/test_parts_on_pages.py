@@ -194,3 +194,9 @@ def test_call_in_blocks_without_an_id_is_that_of_tool_calls(store: Store, has_id
     call = ToolCall(id="c1" if has_id else "", name="look", arguments={"at": "sea"})
     session = store.open(messages=[Message.assistant([block], tool_calls=[call])]).get()
     assert len(tools(aisdk_messages(session))) == 1
+
+
+def test_page_shows_the_content_and_not_what_the_model_received(store: Store) -> None:
+    session = store.open(messages=[Message.user("Hello", sent="Hello (today is Monday)")]).get()
+    assert aisdk_messages(session)[0]["parts"] == [{"type": "text", "text": "Hello"}]
+    assert agui_messages(session)[0]["content"] == "Hello"
