@@ -300,7 +300,7 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
     calls = Calls()
     waiting = {place: each for each in suspensions if each.answered_at is None for place in each.calls}
     for message in session.messages:
-        role, page.seq = message.role.canonical._value_, message.seq
+        role, page._seq = message.role.canonical._value_, message.seq
         if role == "record" or role == "developer":
             continue
         is_answer = role == "assistant"

@@ -413,7 +413,7 @@ def _result_message(message: Message, result: Result) -> Message:
     if result.block is None and same:
         fields |= {"content": None, "tool_calls": same[:1], "extra": message.extra if is_result else {}}
     elif result.block is None:
-        return message.model_copy(update={"tool_calls": []}) if message.tool_calls else message
+        fields = {"tool_calls": [], "tool_call_id": result.id}  # which may be that of the call
     else:
         fields |= {"content": result.content, "tool_calls": [], "extra": {"failed": True} if result.failed else {}}
     return message.model_copy(update=fields)

@@ -28,7 +28,7 @@ CALLS: Final = [
     )
 ]
 PROMPTS: Final = {
-    "openai": (4, 198),
+    "openai": (2, 198),
     "openai-responses": (145, 235),
     "anthropic": (154, 274),
     "gemini": (207, 317),
