@@ -1,1 +1,9 @@
-"""Purges of many sessions, and archives, which are databases with purged sessions."""
+"""Purges of many sessions, and archives, which are databases with purged sessions.
+
+The path of a purge
+
+`Store.expire` creates a `PurgePolicy` (`batches.py`). `purge` in `purging.py` runs one transaction for each batch: it
+chooses and locks the sessions, copies them to the archive (`archiving.py`), and deletes them. The archive commits
+before the store. If a foreign key of another table blocks a batch, its sessions are purged one at a time; the report
+lists those that cannot be deleted.
+"""

@@ -1,4 +1,17 @@
-"""The checkpointer: threads of LangGraph as sessions of a store."""
+"""The checkpointer: threads of LangGraph as sessions of a store.
+
+The path of a checkpoint
+
+1. `LangoSaver.put` takes the parent from memory, or loads it: the `seq` of its record, of the record of each value, and
+   of each message, with a hash of the message.
+2. A new record refers to the values that have not changed, and to the messages at the start of the list that the parent
+   has too. The other messages are appended in front of it.
+3. After the append, in the same transaction, `_has_parent` checks that the log still has the parent. If a removal or an
+   edit has changed the session's counters, it reads the records to which the new one refers. If one is missing, the
+   transaction is rolled back, and the checkpoint is stored with all its values and messages.
+4. `get_tuple` reads the record, then the values and messages to which it refers. If a part is missing, it reads again
+   in a snapshot, because the thread may just have been deleted.
+"""
 
 import functools
 import itertools
