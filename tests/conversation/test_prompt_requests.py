@@ -361,6 +361,14 @@ def test_equal_tools_are_sent_byte_for_byte_as_before(store: Store) -> None:
     assert json.dumps(prompt.tools) == '[{"name": "search", "description": "Find."}]'
 
 
+def test_thinking_without_a_fingerprint_is_left_out_if_the_instructions_change(store: Store) -> None:
+    conversation = talk(store, 1, system="Be kind.")
+    conversation.append_messages([thinking("late"), HI])
+    assert thoughts(conversation.history(model=CLAUDE)) == ["0", "late"]
+    prompt = conversation.history(model=CLAUDE, system="Be brief.")
+    assert (thoughts(prompt), [kind for _, kind in kinds(prompt)]) == ([], ["thinking", "thinking"])
+
+
 def test_instructions_that_come_back_are_not_stored_again(store: Store) -> None:
     conversation = store.open()
     for system in ("a", "b", "a", "b"):

@@ -19,7 +19,7 @@ from pydantic_ai import Agent
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from support.prompt_rules import faults
+from support.strict_rules import Request, strict_faults
 
 from lango_store import AsyncStore, Store
 from lango_store.integrations.google_adk import LangoSessionService
@@ -40,7 +40,7 @@ async def test_model_of_openai_agents_gets_no_open_call(store: Store, stored: in
     before = await session.get_items()
     seen: list[Any] = []
     await Runner.run(scripted.agent(scripted.says("Cold."), seen=seen.append), "And now?", session=session)
-    assert faults(seen[0], "openai-responses") == []
+    assert strict_faults(Request("openai-responses", "openai", "gpt-6", seen[0])) == []
     assert (await session.get_items())[:stored] == before
 
 
@@ -66,7 +66,7 @@ async def test_model_of_adk_gets_as_many_responses_as_calls(store: Store, stored
         runner = AdkRunner(app_name="weather", agent=agent, session_service=service)
         async for _ in runner.run_async(user_id="ann", session_id="trip", new_message=question):
             pass
-        assert faults(seen[0], "gemini") == []
+        assert strict_faults(Request("gemini", "google", "gemini-3-pro", seen[0])) == []
 
 
 @pytest.mark.parametrize("stored", range(1, 4))

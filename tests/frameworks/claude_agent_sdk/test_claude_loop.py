@@ -18,7 +18,7 @@ from claude_agent_sdk import (
     project_key_for_directory,
 )
 from frameworks.claude_agent_sdk.messages_api import TOOL, MessagesApi, blocks, texts
-from support.prompt_rules import faults
+from support.strict_rules import Request, strict_faults
 
 from lango_store import Message, MessageRole, Store, ToolCall
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
@@ -115,7 +115,7 @@ def test_model_gets_a_result_of_each_call_after_a_crash_at_each_entry(
         await sessions.append(key, before)
         done = agent(url, api, tmp_path, "And now?", key["session_id"])
         assert done.returncode == 0, done.stderr
-        assert faults(api.asked[-1], "anthropic") == []
+        assert strict_faults(Request("anthropic", "anthropic", "claude-opus-5-5", api.asked[-1])) == []
         assert texts(blocks(api.asked[-1][-1])) == ["And now?"]
         after = await sessions.load(key)
         assert after is not None
@@ -144,7 +144,7 @@ def test_model_gets_a_result_of_each_call_after_a_crash_of_another_program(
         before = store.conversation(f"{project}:{session}").messages()
         done = agent(url, api, tmp_path, "And now?", session)
         assert done.returncode == 0, done.stderr
-        assert faults(api.asked[-1], "anthropic") == []
+        assert strict_faults(Request("anthropic", "anthropic", "claude-opus-5-5", api.asked[-1])) == []
         assert store.conversation(f"{project}:{session}").messages()[:stored] == before
 
 
