@@ -43,7 +43,7 @@ class Prompt(list[dict[str, Any]]):
         system: The instructions at the start of the window, for formats that take them apart from the messages:
             Anthropic's `system` and Gemini's `system_instruction`. None if there are none, and in OpenAI's formats,
             where they are messages. It is text; for Anthropic, it is a list of blocks if `system=` was one.
-        tools: The tools to send, as they were passed or as the session has them. None if it has none.
+        tools: The tools to send: those that were passed, or else those of the session. None without any.
         model: The model that was passed, or None.
         provider: The provider that was passed, or None.
         repairs: What differs from the log, so that the provider accepts the prompt.
@@ -66,7 +66,7 @@ class Prompt(list[dict[str, Any]]):
 
     @property
     def fingerprint(self) -> str:
-        """Digests of the prompt as it is now, in at most 54 characters, for `Message.request` of the answer."""
+        """Digests of the present contents of the prompt, for `Message.request` of the answer: up to 54 characters."""
         return thinking.fingerprint(self, (self.system, self.tools), self._instructions)
 
     def answered(self, answer: Message) -> Message:

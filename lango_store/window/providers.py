@@ -1,4 +1,4 @@
-"""What a provider and a model demand of a request, beyond the form of its messages.
+"""The rules of providers and models for requests, beyond the form of the messages.
 
 Sources, read on 28 November 2026:
 
@@ -18,7 +18,7 @@ Format = Literal["openai", "openai-responses", "anthropic", "gemini"]
 Anthropic's messages or of Gemini's contents."""
 
 _VENDORS: Final = {"openai": "openai", "openai-responses": "openai", "anthropic": "anthropic", "gemini": "google"}
-"""The vendors of the formats: who reads a request or made a message if nothing else is known."""
+"""The vendor of each format, which is assumed if the provider of a request or of a message is not known."""
 
 _ALIASES: Final = {
     **dict.fromkeys(("gemini", "google-gla", "google_genai", "google-genai", "gcp.gemini"), "google"),
@@ -37,7 +37,7 @@ _NO_PREFILL: Final = (4, 6)
 
 @dataclass(frozen=True)
 class Target:
-    """Who gets a request: the format, and the model and the provider if they are known."""
+    """The receiver of a request: the format, and the model and the provider if they are known."""
 
     format: str
     model: str | None = None
@@ -55,7 +55,7 @@ class Target:
         return (_usual(message.provider) or _VENDORS.get(form or "", form)) == self.name
 
     def binds(self, message: Any) -> bool:
-        """Return True if thinking of a message is valid only behind the prefix behind which it was made."""
+        """Return True if thinking of a message is valid only after the prefix of the request that it answers."""
         return self._claude(self.model) >= _BINDS and self._claude(message.model) >= _BINDS
 
     @property

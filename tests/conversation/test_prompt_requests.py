@@ -1,4 +1,4 @@
-"""Requests that no provider refuses: who made an answer, behind which prefix, with which instructions and tools."""
+"""Requests that no provider refuses: models and providers of answers, prefixes, instructions and tools."""
 
 import json
 import os
@@ -122,7 +122,7 @@ def seqs(conversation: Any) -> list[int]:
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("has_fingerprints", [True, False])
-def test_thinking_behind_a_changed_prefix_is_left_out(store: Store, name: str, has_fingerprints: bool) -> None:
+def test_thinking_after_a_changed_prefix_is_left_out(store: Store, name: str, has_fingerprints: bool) -> None:
     change, options, kept = CHANGES[name]
     conversation = talk(store)
     if not has_fingerprints:
@@ -211,7 +211,7 @@ def test_fingerprint_is_equal_in_another_process_and_has_at_most_100_bytes(store
         assert run.stdout.strip() == window.prompt([Message.user("é")], system="x").fingerprint
 
 
-# Who made a message
+# Models and providers of messages
 
 
 def test_answer_to_a_request_has_its_model_and_provider(store: Store) -> None:
@@ -369,7 +369,7 @@ def test_thinking_without_a_fingerprint_is_left_out_if_the_instructions_change(s
     assert (thoughts(prompt), [kind for _, kind in kinds(prompt)]) == ([], ["thinking", "thinking"])
 
 
-def test_instructions_that_come_back_are_not_stored_again(store: Store) -> None:
+def test_instructions_that_are_used_again_are_not_stored_again(store: Store) -> None:
     conversation = store.open()
     for system in ("a", "b", "a", "b"):
         conversation.append_message(HI)

@@ -1,7 +1,7 @@
-"""What providers refuse depending on the model, on who made a block and on what was sent before; with their sources.
+"""Rules of providers that depend on the model, on the author of a block and on earlier requests, with their sources.
 
 `strict_faults` returns the reasons for which a provider refuses a request, as "rule at place: detail". `judge` looks at
-all requests of a conversation: it also checks that an answer comes back as it was made, and counts how much of the
+all requests of a conversation: it also checks that an answer is sent back unchanged, and counts how much of the
 thinking that could be sent back was.
 """
 
@@ -86,7 +86,7 @@ def canonical(value: Any) -> str:
 
 
 def bare(value: Any) -> Any:
-    """Drop the cache marks: they say what to cache and are no content (Claude docs "Prompt caching")."""
+    """Drop the cache marks: they say what to cache, and are not content (Claude docs "Prompt caching")."""
     if isinstance(value, list):
         return [bare(each) for each in value]
     if isinstance(value, dict):
@@ -380,7 +380,7 @@ def strict_faults(request: Request, account: str = "new") -> list[str]:
 
 
 def _answer_faults(request: Request, made: Request) -> Iterator[str]:
-    """Check that an earlier answer comes back in its order, whole, with blocks that only its provider reads unchanged.
+    """Check that an earlier answer is sent back whole and in its order, with native blocks unchanged.
 
     Order and thinking: claude-code#63203, vercel/ai#7099. Native blocks: agno#7766, #7171.
     """

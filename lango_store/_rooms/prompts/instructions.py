@@ -51,7 +51,7 @@ def settle(key: str, excerpt: Excerpt, system: Any, tools: Sequence[Any] | None,
     if known is not None:
         noted = [message.content for message in excerpt.messages if message.extra == _NOTE]
         is_same = system in (None, (noted or [known["system"]])[-1])
-        if sent.tools in (None, known["tools"]):  # equal JSON is sent byte for byte as it was before
+        if sent.tools in (None, known["tools"]):  # send equal JSON with the same bytes
             sent.tools = known["tools"]
         if system_changes == "error" and not (is_same and sent.tools == known["tools"]):
             raise InstructionsChanged(
