@@ -32,7 +32,7 @@ from lango_store.content.parts import (
     has_failed,
 )
 from lango_store.content.reading import parts, plain, read, shown, written, written_result
-from lango_store.content.text import as_object, as_text, text_of, texts_of
+from lango_store.content.text import as_object, as_text, text_of
 
 FORMS = {
     form.name: form
@@ -76,7 +76,6 @@ __all__ = [
     "read",
     "shown",
     "text_of",
-    "texts_of",
     "written",
     "written_result",
 ]

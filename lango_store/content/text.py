@@ -14,23 +14,14 @@ _REPLACED: Final = "halves of surrogate pairs, which no request can contain, are
 _WITHOUT_TYPE: Final = frozenset({"text", "thoughtSignature", "thought_signature"})
 
 
-def texts_of(content: Any) -> list[str | Block] | None:
-    """Return the blocks of a content, text blocks as plain text; None if it is not a list with a text block."""
-    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        return None
-    texts = [text_in(block) for block in content]
-    if all(text is None for text in texts):
-        return None
-    return [block if text is None else text for block, text in zip(content, texts, strict=True)]
-
-
 def text_of(content: Any) -> str | None:
     """Return the text of a content, one paragraph per block; None if it is not, or not only, text."""
     if isinstance(content, str):
         return content
-    blocks = texts_of(content) or []
-    texts = [block for block in blocks if isinstance(block, str)]
-    return "\n\n".join(texts) if blocks and len(texts) == len(blocks) else None
+    if not isinstance(content, list) or not content or not all(isinstance(block, dict) for block in content):
+        return None
+    texts = [text for block in content if (text := text_in(block)) is not None]
+    return "\n\n".join(texts) if len(texts) == len(content) else None
 
 
 def as_text(output: Any) -> str:

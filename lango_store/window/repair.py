@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store._values.value import Value
 from lango_store.content import (
+    FAILED,
     Call,
     Entry,
     Form,
@@ -396,7 +397,7 @@ def as_message(entry: Entry) -> Message:
     calls = message.tool_calls
     if not is_split and len(entry.calls) == len(calls) and not any(call.answered for call in calls):
         return message  # type: ignore[no-any-return]
-    changes: dict[str, Any] = {"tool_calls": list(_tool_calls(message, entry.calls))}
+    changes: dict[str, Any] = {"tool_calls": [_tool_call(message, call) for call in entry.calls]}
     if is_split:
         rest = [each for each in entry.parts if type(each) is not Call and each.block is not None]
         role = MessageRole.USER if message.role.canonical is MessageRole.TOOL else message.role
@@ -405,30 +406,26 @@ def as_message(entry: Entry) -> Message:
 
 
 def _result_message(message: Message, result: Result) -> Message:
-    outputs = [call for call in message.tool_calls if call.answered]
-    same = [call for call in outputs if (call.id or None, call.name or None) == (result.id, result.name)]
-    same = [call for call in same if output_of(call).content == result.content] or same
     is_result = message.role.canonical is MessageRole.TOOL
+    failed = is_result and message.failed
+    outputs = [call for call in message.tool_calls if call.answered and output_of(call, failed=failed) == result]
     fields: dict[str, Any] = {"role": MessageRole.TOOL, "tool_call_id": result.id, "name": result.name, "sent": None}
-    if result.block is None and same:
-        fields |= {"content": None, "tool_calls": same[:1], "extra": message.extra if is_result else {}}
-    elif result.block is None:
-        fields = {"tool_calls": [], "tool_call_id": result.id}  # which may be that of the call
+    if result.block is not None:
+        fields |= {"content": result.content, "tool_calls": [], "extra": dict(FAILED) if result.failed else {}}
+    elif outputs:
+        fields |= {"content": None, "tool_calls": outputs[:1], "extra": message.extra if is_result else {}}
     else:
-        fields |= {"content": result.content, "tool_calls": [], "extra": {"failed": True} if result.failed else {}}
+        fields = {"tool_calls": [], "tool_call_id": result.id}  # which may be that of the call
     return message.model_copy(update=fields)
 
 
-def _tool_calls(message: Message, calls: Iterable[Call]) -> Iterator[ToolCall]:
-    remaining = [*message.tool_calls]
-    for call in calls:
-        stored = next((each for each in remaining if (each.id, each.name) == (call.id, call.name)), None)
-        if stored is None:
-            yield ToolCall(id=call.id, name=call.name, arguments=call.arguments, extra=call.extra)
-            continue
-        remaining.remove(stored)  # another call may have the same id and name
-        fields = {name: value for name, value in stored if name in stored.model_fields_set and name != "output"}
-        yield ToolCall(**fields) if stored.answered else stored
+def _tool_call(message: Message, call: Call) -> ToolCall:
+    """Return the stored call without its output; a new one if it is only in the content."""
+    stored = message.tool_calls[call.position] if 0 <= call.position < len(message.tool_calls) else None
+    if stored is None or (stored.id, stored.name) != (call.id, call.name):
+        return ToolCall(id=call.id, name=call.name, arguments=call.arguments, extra=call.extra)
+    fields = {name: value for name, value in stored if name in stored.model_fields_set and name != "output"}
+    return ToolCall(**fields) if stored.answered else stored
 
 
 def valid_name(name: str) -> str:

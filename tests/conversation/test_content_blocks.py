@@ -8,7 +8,7 @@ from support.databases import MakeDatabase
 from support.factories import message
 
 from lango_store import Message, Store, ToolCall
-from lango_store.content import text_of, texts_of
+from lango_store.content import text_of
 
 pytestmark = pytest.mark.one_database
 
@@ -30,7 +30,6 @@ WITH_IMAGE = [{"type": "text", "text": "What is this?"}, IMAGE]
 
 @pytest.mark.parametrize("provider", BLOCKS)
 def test_function_text_of_joins_the_text_blocks_of_each_provider(provider: str) -> None:
-    assert texts_of(BLOCKS[provider]) == ["What is", "this?"]
     assert text_of(BLOCKS[provider]) == "What is\n\nthis?"
 
 
@@ -46,8 +45,7 @@ def test_function_text_of_joins_the_text_blocks_of_each_provider(provider: str) 
         {"type": {}, "text": "x"},
     ],
 )
-def test_function_texts_of_returns_a_block_that_is_not_text_unchanged(block: dict[str, Any]) -> None:
-    assert texts_of([block, {"text": "so"}]) == [block, "so"]
+def test_function_text_of_returns_none_for_a_block_that_is_not_text(block: dict[str, Any]) -> None:
     assert text_of([block, {"text": "so"}]) is None
     assert text_of([block]) is None
 
@@ -56,14 +54,12 @@ def test_function_texts_of_returns_a_block_that_is_not_text_unchanged(block: dic
     "content",
     [None, [], {}, 1, {"text": "x"}, ["x"], ["x", {"text": "y"}], [IMAGE], [{"title": "a fjord", "text": "deep"}]],
 )
-def test_functions_texts_of_and_text_of_return_none_for_content_without_text_blocks(content: Any) -> None:
-    assert texts_of(content) is None
+def test_function_text_of_returns_none_for_content_without_text_blocks(content: Any) -> None:
     assert text_of(content) is None
 
 
 def test_function_text_of_returns_plain_text_unchanged() -> None:
     assert text_of("x") == "x"
-    assert texts_of("x") is None
 
 
 @pytest.mark.parametrize("provider", BLOCKS)

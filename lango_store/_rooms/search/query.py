@@ -8,13 +8,13 @@ import json
 import re
 import unicodedata
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from lango_store._values.model import MessageRole
+from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.content import Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking, read, shown
 
 _MAX_QUERY: Final = 2_000
@@ -89,28 +89,6 @@ def parse_query(query: str) -> SearchQuery:
     return SearchQuery(wanted, unwanted)
 
 
-class _Call(NamedTuple):
-    id: str
-    name: str
-    output: Any
-    answered: bool
-    arguments: None = None
-    extra: Mapping[str, Any] = {}
-    failed: bool = False
-
-
-@dataclass
-class _Message:
-    role: MessageRole
-    content: Any
-    name: str | None
-    tool_call_id: str | None
-    tool_calls: list[_Call]
-    extra: dict[str, Any]
-    sent: None = None
-    failed: bool = False
-
-
 def searchable(
     role: str,
     name: str | None,
@@ -123,13 +101,13 @@ def searchable(
     """Return the searchable texts of a stored message: its own texts, and the names and outputs of its tools."""
     is_result = tool_call_id is not None or role in ("tool", "function")
     calls, rest = _parsed(tool_calls), _parsed(extra)
-    message = _Message(
-        MessageRole.TOOL if is_result else MessageRole.ASSISTANT,
-        _parsed(content) if text is None else text,
-        name,
-        tool_call_id,
-        [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
-        rest if isinstance(rest, dict) else {},
+    message = Message.model_construct(
+        role=MessageRole.TOOL if is_result else MessageRole.ASSISTANT,
+        content=_parsed(content) if text is None else text,
+        name=name,
+        tool_call_id=tool_call_id,
+        tool_calls=[_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
+        extra=rest if isinstance(rest, dict) else {},
     )
     texts: list[Any] = []
     tools: list[Any] = [name] if is_result else []
@@ -148,9 +126,9 @@ def searchable(
     return _storable(first[:_MAX_INDEXED]), _storable(second[: max(0, _MAX_INDEXED - len(first))])
 
 
-def _call(fields: dict[str, Any]) -> _Call:
-    id, name = fields.get("id"), fields.get("name")
-    return _Call(str(id or ""), str(name or ""), fields.get("output"), "output" in fields)
+def _call(stored: dict[str, Any]) -> ToolCall:
+    fields: dict[str, Any] = {name: str(stored.get(name) or "") for name in ("id", "name")}
+    return ToolCall.model_construct(None, **fields, **({"output": stored["output"]} if "output" in stored else {}))
 
 
 def _texts(parts: Iterable[Part], only: str | None) -> Iterator[str | None]:
