@@ -368,9 +368,9 @@ class Machine(StoreBesideModel):
         restored = self.archived.restored(self.clock.time, key, ttl)
         if restored is None or key in self.sessions:
             with pytest.raises(SessionNotFound if restored is None else SessionExists):
-                self.face.restore(self.archive, key, ttl=ttl)
+                self.face.restore(key, self.archive, ttl=ttl)
             return
-        session = self.face.restore(self.archive, key, ttl=ttl)
+        session = self.face.restore(key, self.archive, ttl=ttl)
         assert (session.messages, session.updated_at) == (restored.window, self.clock.time)
         self.sessions[key] = restored
 

@@ -94,16 +94,16 @@ def test_restored_session_is_unchanged_except_for_its_ttl(store: Store, clock: C
     before = store.get("k")
     clock.move(hours=2)
     store.expire(archive=archive)
-    restored = store.restore(archive, "k")
+    restored = store.restore("k", archive)
     new = {"ttl_seconds": None, "expires_at": None, "updated_at": clock.time, "revision": restored.revision}
     assert restored == before.model_copy(update=new) == store.get("k")
     assert store.append_message("k", message()).seq == before.last_seq + 1
     with pytest.raises(SessionExists):
-        store.restore(archive, "k")
+        store.restore("k", archive)
     with pytest.raises(SessionNotFound, match="archive"):
-        store.restore(archive, "nobody")
+        store.restore("nobody", archive)
     store.delete("k")
-    assert store.restore(archive, "k", ttl=HOUR).expires_at == clock.time + HOUR
+    assert store.restore("k", archive, ttl=HOUR).expires_at == clock.time + HOUR
     assert keys(archive) == ["k"]
 
 
@@ -124,7 +124,7 @@ def test_session_archived_again_replaces_its_earlier_copy(store: Store, archive:
         store.append_message("k", message(f"new {number}"))
         before = store.conversation("k").messages()
         store.expire(created_before=ALL, archive=archive)
-        assert store.restore(archive, "k").messages == before
+        assert store.restore("k", archive).messages == before
     assert keys(archive) == ["k"]
 
 
@@ -139,7 +139,7 @@ def test_earlier_session_with_the_key_gets_a_new_key_in_the_archive(store: Store
     assert (latest, child, earlier_child) == ("k", "k/new", f"{earlier}/old")
     for key, name in ((earlier, "old"), ("k", "new")):
         for _ in range(2):  # purged again under its present key, each session stays in the archive once
-            assert store.restore(archive, key, descendants=True).messages[0].content == name
+            assert store.restore(key, archive, descendants=True).messages[0].content == name
             assert {info.key for info in store.iter_sessions()} == {key, f"{key}/{name}"}
             store.expire(created_before=ALL, archive=archive)
     assert keys(archive) == [latest, child, earlier, earlier_child]
@@ -153,7 +153,7 @@ def test_child_that_was_archived_before_its_parent_stays_its_child(store: Store,
     store.open("k").child("a")
     store.expire(created_before=ALL, key_prefix="k/", archive=archive)
     store.expire(created_before=ALL, archive=archive)
-    store.restore(archive, "k", descendants=True)
+    store.restore("k", archive, descendants=True)
     assert {info.key for info in store.iter_sessions()} == {"k", "k/a"}
 
 
@@ -167,7 +167,7 @@ def test_earlier_sessions_with_the_longest_keys_can_be_restored(store: Store, cl
         clock.move(hours=1)
     for key in keys(archive):
         word = "new" if key in (parent, "p", child) else "old"
-        assert store.restore(archive, key).messages[0].content == word
+        assert store.restore(key, archive).messages[0].content == word
     assert store.count() == 6
 
 
@@ -182,7 +182,7 @@ def test_session_that_returns_from_a_backup_is_archived_once(store: Store, clock
     store.open("k", messages=[message("first")]).child("a")
     purge(backup)
     for content in ("second", "third"):
-        store.restore(backup, "k", descendants=True)
+        store.restore("k", backup, descendants=True)
         purge(cold)
         store.create("k", messages=[message(content)])
         purge(cold)
@@ -203,7 +203,7 @@ def test_purge_that_was_rolled_back_leaves_one_copy_in_the_archive(store: Store,
     store.append_message("k", message("late"))
     store.expire(created_before=ALL, archive=archive)
     assert keys(archive) == ["k"]
-    assert store.restore(archive, "k").messages[-1].content == "late"
+    assert store.restore("k", archive).messages[-1].content == "late"
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ def test_purge_stops_if_archive_cannot_be_written(filled: Store, tmp_path: Path)
 
 def test_missing_archive_is_only_created_by_a_purge(filled: Store, cold: Path) -> None:
     with pytest.raises(InvalidFile, match="does not exist"):
-        filled.restore(cold, "k")
+        filled.restore("k", cold)
     assert not cold.exists()
     filled.expire(archive=cold, limit=0)
     assert keys(cold) == []
@@ -243,7 +243,7 @@ def test_database_of_another_application_is_refused_as_archive(filled: Store, tm
     with pytest.raises(InvalidFile, match="is not a database of lango_store"):
         filled.expire(archive=path)
     with pytest.raises(InvalidFile, match="is not a database of lango_store"):
-        filled.restore(path, "k")
+        filled.restore("k", path)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("sessions",)]
 
@@ -272,7 +272,7 @@ def test_archive_at_an_older_revision_is_upgraded_if_it_is_a_file(store: Store, 
     store.create("k", messages=messages(2))
     store.expire(created_before=ALL, archive=cold)
     schema.downgrade(f"sqlite:///{cold}", "0106")
-    assert len(store.restore(cold, "k").messages) == 2
+    assert len(store.restore("k", cold).messages) == 2
     assert schema.current(f"sqlite:///{cold}") == SCHEMA_REVISION
 
 
@@ -281,7 +281,7 @@ def test_archive_without_the_present_schema_is_refused_if_it_is_a_url(
 ) -> None:
     store.create("k")
     for archive in (make_postgres(migrated=False), "sqlite://"):
-        for call in (lambda: store.expire(created_before=ALL, archive=archive), lambda: store.restore(archive, "k")):  # noqa: B023
+        for call in (lambda: store.expire(created_before=ALL, archive=archive), lambda: store.restore("k", archive)):  # noqa: B023
             with pytest.raises(SchemaOutOfDate, match="run `lango-store db upgrade --url"):
                 call()
     assert store.exists("k")
@@ -294,7 +294,7 @@ def test_damaged_session_is_archived_but_not_restored(make_sqlite: MakeDatabase,
             connection.exec_driver_sql("UPDATE lango_message SET extra = '{' WHERE seq = 2")
         assert store.expire(created_before=ALL, archive=cold).sessions == 1
         with pytest.raises(DamagedMessage, match="extra"):
-            store.restore(cold, "k")
+            store.restore("k", cold)
         assert store.count(expired=None) == 0
         assert keys(cold) == ["k"]
 
@@ -352,6 +352,6 @@ def test_archive_keeps_the_values_of_a_session(store: Store, clock: Clock, tmp_p
     clock.move(hours=2)
     store.expire(archive=tmp_path / "cold.db")
     store.shared_values("shared").set({"a": 2})
-    store.restore(tmp_path / "cold.db", "k")
+    store.restore("k", tmp_path / "cold.db")
     assert store.conversation("k").values.get() == values
     assert store.shared_values("shared").get() == {"a": 2}

@@ -28,13 +28,13 @@ def test_redact_message_with_archive_redacts_the_store_and_the_archive(store: St
     store.create("k", messages=[message("the word is hunter2", id="b", tokens=5), message("x")])
     store.expire(older_than=NOW, archive=path)
     schema.enable_search(f"sqlite:///{path}")
-    store.restore(path, "k")
+    store.restore("k", path)
     assert traces(path, b"hunter2")
     redacted = store.conversation("k").edits.redact("b", reason="a password", archive=path)
     assert store.conversation("k").all_messages()[0] == redacted
     assert not traces(path, b"hunter2")
     store.delete("k")
-    session = store.restore(path, "k")
+    session = store.restore("k", path)
     assert (session.messages[0], session.token_count) == (redacted, 0)
     assert_sound(store)
 
@@ -47,7 +47,7 @@ def test_redaction_spares_the_archived_message_of_an_earlier_session_of_the_same
     store.conversation("k").edits.redact(1, archive=path)
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, True)
     store.delete("k")
-    store.restore(path, "k")
+    store.restore("k", path)
     store.conversation("k").edits.redact(1, archive=path)
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, False)
 
@@ -67,14 +67,14 @@ def test_redaction_finds_the_copy_that_got_a_new_key(store: Store, path: Path) -
 def test_redaction_of_an_updated_message_also_redacts_the_archived_version(store: Store, path: Path) -> None:
     store.create("k", messages=[message("hunter2", id="a", tokens=5), message("x", tokens=7)])
     store.expire(older_than=NOW, archive=path)
-    store.restore(path, "k")
+    store.restore("k", path)
     store.conversation("k").edits.update(1, message("hunter2, corrected", id="b", role=MessageRole.SYSTEM))
     assert traces(path, b"hunter2")
     redacted = store.conversation("k").edits.redact(1, archive=path)
     assert (redacted.id, redacted.content) == ("b", "(redacted)")
     assert not traces(path, b"hunter2")
     store.delete("k")
-    assert store.restore(path, "k").token_count == 7
+    assert store.restore("k", path).token_count == 7
 
 
 def test_message_that_only_the_archive_has_can_be_redacted(store: Store, path: Path) -> None:

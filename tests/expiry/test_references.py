@@ -99,9 +99,9 @@ def test_session_that_a_foreign_key_references_is_not_archived(
     report = store.expire(archive=tmp_path / "cold.db")
     assert (report.sessions, report.held) == (1, {"held": named(engine)})
     with Store("sqlite://", migrate=True) as other:
-        assert other.restore(tmp_path / "cold.db", "a").key == "a"
+        assert other.restore("a", tmp_path / "cold.db").key == "a"
         with pytest.raises(SessionNotFound):
-            other.restore(tmp_path / "cold.db", "held")
+            other.restore("held", tmp_path / "cold.db")
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")

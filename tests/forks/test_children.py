@@ -207,18 +207,18 @@ def test_archived_session_is_restored_with_or_without_its_children(filled: Store
     filled.touch("k", ttl=HOUR)
     clock.move(hours=2)
     assert filled.expire(archive=cold, descendants=True).sessions == len(FAMILY)
-    filled.restore(cold, "k")
+    filled.restore("k", cold)
     assert keys(filled) == sorted(["k", *NEIGHBORS])
     with pytest.raises(SessionExists):
-        filled.restore(cold, "k", descendants=True)
+        filled.restore("k", cold, descendants=True)
     filled.delete("k")
-    assert filled.restore(cold, "k", descendants=True).key == "k"
+    assert filled.restore("k", cold, descendants=True).key == "k"
     assert keys(filled) == sorted(FAMILY + NEIGHBORS)
     assert {key: filled.get(key).messages for key in FAMILY} == before
     filled.delete("k", descendants=True)
     filled.create("k/b")
     with pytest.raises(SessionExists, match="k/b"):
-        filled.restore(cold, "k", descendants=True)
+        filled.restore("k", cold, descendants=True)
     assert keys(filled) == sorted(["k/b", *NEIGHBORS])
 
 
@@ -252,7 +252,7 @@ def test_restore_with_children_leaves_out_children_of_an_earlier_session_of_the_
         store.open("k", ttl=HOUR).child(name)
         clock.move(hours=hours)
         store.expire(older_than=timedelta(0), created_before=clock() + 9 * HOUR, archive=cold, descendants=True)
-    store.restore(cold, "k", descendants=True)
+    store.restore("k", cold, descendants=True)
     assert keys(store) == ["k", "k/new"]
 
 

@@ -174,7 +174,7 @@ async def test_archived_session_is_found_and_restored(
     assert await load(framework, url) is None
     with Store(f"sqlite:///{tmp_path}/cold.db") as archive:
         assert archive.exists(framework.key)
-    store.restore(tmp_path / "cold.db", framework.key)
+    store.restore(framework.key, tmp_path / "cold.db")
     assert await load(framework, url) == written
 
 

@@ -127,7 +127,7 @@ def test_archived_payloads_are_restored(store: Store, tmp_path: Path) -> None:
     before = store.conversation("k").messages()
     store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
     assert store.stats().payload_bytes == 0
-    restored = store.restore(tmp_path / "cold.db", "k")
+    restored = store.restore("k", tmp_path / "cold.db")
     assert restored.messages == store.conversation("k").messages() == before
     assert (bodies(store), bodies(store, "other")) == ([LARGE, OTHER], [])
     assert_sound(store)
@@ -138,15 +138,15 @@ def test_redaction_in_an_archive_removes_payloads_without_references(store: Stor
     path = tmp_path / "cold.db"
     fill(store)
     store.expire(older_than=timedelta(0), archive=path)
-    store.restore(path, "k")
-    store.restore(path, "other")
+    store.restore("k", path)
+    store.restore("other", path)
     store.conversation("other").edits.redact(1, archive=path)
     assert part_of(OTHER) in path.read_bytes()  # of session k
     store.conversation("k").edits.redact(2, archive=path)
     assert part_of(OTHER) not in path.read_bytes()
     assert part_of(LARGE) in path.read_bytes()
     store.delete("k")
-    assert contents(store.restore(path, "k").messages) == [LARGE, "(redacted)", [LARGE], "short"]
+    assert contents(store.restore("k", path).messages) == [LARGE, "(redacted)", [LARGE], "short"]
     assert_sound(store)
 
 
@@ -155,8 +155,8 @@ def test_session_with_a_missing_payload_is_archived_but_cannot_be_restored(store
     lose_a_payload(store)
     assert store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db").sessions == 2
     with pytest.raises(DamagedMessage, match="payloads: 1 are missing"):
-        store.restore(tmp_path / "cold.db", "k")
-    assert store.restore(tmp_path / "cold.db", "other").messages[0].content == OTHER
+        store.restore("k", tmp_path / "cold.db")
+    assert store.restore("other", tmp_path / "cold.db").messages[0].content == OTHER
 
 
 # Memory

@@ -175,7 +175,7 @@ def test_purge_role_can_delete_and_archive_but_not_write_messages(
                 assert connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0, table
         assert store.delete("k")
     with Store(database.url("app"), clock=clock) as store:
-        assert store.restore(tmp_path / "cold.db", "old").messages[0].content == LARGE
+        assert store.restore("old", tmp_path / "cold.db").messages[0].content == LARGE
 
 
 def test_reader_role_can_read_but_not_write(database: Database, clock: Clock, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_backups_copies_and_archives_preserve_any_json(
     assert_stored(target.conversation("k"), target, sent, threshold)
     (tmp_path / "cold.db").unlink(missing_ok=True)
     target.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
-    target.restore(tmp_path / "cold.db", "k")
+    target.restore("k", tmp_path / "cold.db")
     assert_stored(target.conversation("k"), target, sent, threshold)
     assert_sound(target)
     for each in (store, target):

@@ -75,7 +75,7 @@ def test_records_are_kept_by_export_import_archive_and_restore(
         assert_sound(other)
         clock.move(hours=2)
         assert store.expire(archive=tmp_path / "cold.db").messages == 2
-        store.restore(tmp_path / "cold.db", "k")
+        store.restore("k", tmp_path / "cold.db")
         assert store.conversation("k").all_messages() == log
         assert_sound(store)
 

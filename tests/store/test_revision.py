@@ -149,7 +149,7 @@ def test_recreated_session_never_reuses_a_revision(make_database: MakeDatabase, 
                 archive = tmp_path / "archive.db"
                 clock.move(minutes=2)
                 store.expire(archive=archive)
-                assert store.restore(archive, "k").revision not in used
+                assert store.restore("k", archive).revision not in used
             store.delete("k")
 
 

@@ -56,7 +56,7 @@ def test_sent_field_is_archived_restored_and_redacted(store: Store, tmp_path: Pa
     archive = tmp_path / "cold.db"
     store.create("k", messages=[Message.user("Hello", sent=INJECTED)])
     store.expire(older_than=timedelta(0), archive=archive)
-    store.restore(archive, "k")
+    store.restore("k", archive)
     assert store.conversation("k").messages()[0].sent == INJECTED
     store.conversation("k").edits.redact(1, archive=archive)
     assert b"Monday" not in archive.read_bytes()

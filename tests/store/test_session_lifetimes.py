@@ -37,7 +37,7 @@ def test_every_way_to_create_a_session_assigns_a_unique_incarnation(
     incarnations.add(incarnation(store))
     clock.move(hours=1)
     store.expire(archive=tmp_path / "cold.db")
-    store.restore(tmp_path / "cold.db", "k")
+    store.restore("k", tmp_path / "cold.db")
     assert incarnation(store) in incarnations  # a restored session is the same session
     with Store(make_database(), clock=clock) as target, Store(store.engine, clock=clock) as source:
         assert copying.copy(source, target).complete

@@ -234,7 +234,7 @@ def test_span_has_the_key_of_its_session(watched: Store, telemetry: Telemetry, c
     watched.conversation("k").fork(key="another")
     clock.move(days=2)
     watched.expire(older_than=timedelta(days=1), archive=tmp_path / "cold.db")
-    watched.restore(tmp_path / "cold.db", "k")
+    watched.restore("k", tmp_path / "cold.db")
     keys = [attribute(span, "gen_ai.conversation.id") for span in telemetry.spans()]
     assert keys == ["k", "k", "k", None, "k"]
 

@@ -147,7 +147,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
                 lambda: store.delete_where(key_prefix="k"),
                 lambda: store.delete_where(key_prefix="k", descendants=True),
             ],
-            "restore": [lambda: store.restore(cold, "old", descendants=True)],
+            "restore": [lambda: store.restore("old", cold, descendants=True)],
             "in_turn": [lambda: store.in_turn(k.turn())],
             "owed": [store.owed, lambda: store.owed(key_prefix="k", cursor=OWED_CURSOR)],
             "work": [lambda: work(store, lambda own, turn: None, key_prefix="k")],

@@ -103,7 +103,7 @@ def run(url: str, folder: Path) -> dict[str, Any]:
 
     store.expire(older_than=timedelta(0), key_prefix="whole", archive=folder / "archive.db")
     results["archive"] = rows("whole")
-    store.restore(folder / "archive.db", "whole")
+    store.restore("whole", folder / "archive.db")
     results["restore"] = rows("whole")
     return results
 

@@ -334,7 +334,7 @@ def duplicate(store: Store, how: str, make_database: MakeDatabase, folder: Path,
     if how == "archive":
         clock.move(days=1)
         store.expire(older_than=timedelta(hours=1), archive=str(folder / "cold.db"))
-        store.restore(str(folder / "cold.db"), "k")
+        store.restore("k", str(folder / "cold.db"))
         return store
     target = Store(make_database(), clock=clock)
     if how == "backup":

@@ -341,7 +341,7 @@ class Machine(RuleBasedStateMachine):
             elif how == "archive":
                 self.clock.move(milliseconds=1)
                 self.store.expire(older_than=timedelta(0), archive=f"{folder}/a.db")
-                self.store.restore(f"{folder}/a.db", "k")
+                self.store.restore("k", f"{folder}/a.db")
             else:
                 return
         self.session.lose_lease()

@@ -160,7 +160,7 @@ def test_usage_of_files_of_earlier_releases_does_not_count_copied_turns(
     for file in (cold, tmp_path / "old.jsonl", tmp_path / "new.jsonl"):
         if file is cold:
             for key in ("a", "b"):
-                store.restore(file, key)
+                store.restore(key, file)
         else:
             assert [report.error for report in import_path(store, file)] == [None]
         assert only(store.usage()).input_tokens == 11

@@ -112,7 +112,7 @@ def test_changes_are_kept_by_fork_export_copy_archive_and_restore(
     clock.move(days=1)
     store.expire(archive=tmp_path / "cold.db")
     assert changes(store) == []
-    store.restore(tmp_path / "cold.db", "k")
+    store.restore("k", tmp_path / "cold.db")
     assert changes(store) == before
     assert unexplained_seqs(store) == set()
 

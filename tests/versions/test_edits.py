@@ -309,7 +309,7 @@ def test_redacted_summary_has_placeholder_content(store: Store, clock: Clock, tm
     cold = tmp_path / "cold.db"
     store.expire(archive=cold)
     assert conversation.edits.redact(summary.seq, archive=cold).content == "(redacted)"
-    store.restore(cold, "k")
+    store.restore("k", cold)
     assert conversation.history() == [{"role": "user", "content": "(redacted)"}]
 
 
@@ -397,6 +397,6 @@ def test_edited_session_is_unchanged_by_fork_archive_and_restore(store: Store, c
     assert (forked.all_messages(), forked.messages(), forked.turns.list()) == before
     clock.move(days=2)
     store.expire(archive=tmp_path / "cold.db")
-    store.restore(tmp_path / "cold.db", "k")
+    store.restore("k", tmp_path / "cold.db")
     assert (conversation.all_messages(), conversation.messages(), conversation.turns.list()) == before
     assert_sound(store)

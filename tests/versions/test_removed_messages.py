@@ -173,6 +173,6 @@ def test_archive_contains_no_text_or_payload_of_a_removed_message(keeping: Store
     clock.move(hours=1)
     keeping.expire(older_than=timedelta(0), archive=cold)
     assert LARGE[:1_000].encode() not in cold.read_bytes()  # a page holds no longer part
-    keeping.restore(cold, "k")
+    keeping.restore("k", cold)
     keeping.create("other", messages=[message(LARGE)])
     assert_has_no_copies(keeping)

@@ -156,7 +156,7 @@ def _insert(connection: sa.Connection, parts: Parts, *, key: str, **changes: Any
 # Restore
 
 
-def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None, *, descendants: bool) -> Session:
+def restore(context: Context, key: str, archive: str | Path, ttl: timedelta | None, *, descendants: bool) -> Session:
     """Restore a session from an archive; with `descendants`, also restore its descendants."""
     query = _INCARNATIONS.where(of_session(SESSION, checked_key(key)))
     seconds = sessions.seconds(ttl)

@@ -131,5 +131,5 @@ def restore(
 ) -> None:
     """Restore a session from an archive, which keeps its copy."""
     with open_store(url, "restoring on") as store:
-        session = store.restore(archive, key, ttl=ttl, descendants=descendants)
+        session = store.restore(key, archive, ttl=ttl, descendants=descendants)
     print(f"restored {quantity(session.message_count, 'message')}")

@@ -125,13 +125,13 @@ class InStore:
         return report.sessions
 
     def restore(
-        self, archive: str | Path, key: str, *, ttl: timedelta | None = None, descendants: bool = False
+        self, key: str, archive: str | Path, *, ttl: timedelta | None = None, descendants: bool = False
     ) -> Session:
         """Restore a session from an archive. The archive keeps its copy.
 
         Args:
-            archive: The path or URL that was passed to `expire(archive=…)`.
             key: The session to restore.
+            archive: The path or URL that was passed to `expire(archive=…)`.
             ttl: The TTL of the restored session. None (default) means that it never expires.
             descendants: Also restore the descendants of the session, with the same TTL, in the same transaction.
 
@@ -147,4 +147,4 @@ class InStore:
             DatabaseUnavailable: The database or the archive cannot be reached, or the file is not a SQLite file;
                 nothing was written.
         """
-        return archiving.restore(self._context, archive, key, ttl, descendants=descendants)
+        return archiving.restore(self._context, key, archive, ttl, descendants=descendants)

@@ -63,7 +63,7 @@ def test_thread_expires_and_is_restored_from_an_archive(url: str, clock: Clock, 
         clock.move(hours=2)
         assert values(store) == {}
         store.expire(archive=tmp_path / "archive.db")
-        store.restore(tmp_path / "archive.db", "t")
+        store.restore("t", tmp_path / "archive.db")
         assert values(store) == before
         resumed = built(LangoSaver(store)).invoke(Command(resume="yes"), config())
         assert resumed["steps"][-1] == "answered yes"
