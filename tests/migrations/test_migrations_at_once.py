@@ -1,9 +1,12 @@
 """Several migrations at once, and migrations next to other transactions."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.factories import messages
 from support.processes import Program
@@ -11,6 +14,8 @@ from support.revisions import LATER, add_later_revisions, ship_revision
 
 from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine, schema
 from lango_store._dialect import dialect_of
+from lango_store.schema import core, running
+from lango_store.schema.running import Database
 from lango_store.tables import SCHEMA_REVISION
 
 UPGRADE = """
@@ -96,8 +101,19 @@ def test_upgrade_waits_for_the_lock_of_another_upgrade(
 
 def test_upgrade_does_not_change_schema_migrated_by_newer_release(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE lango_store_version SET version_num = '9999'")
-    monkeypatch.setattr(schema, "current", lambda _: None)  # read before the other release had migrated
+
+    def record(revision: str) -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE lango_store_version SET version_num = '{revision}'")
+
+    @contextmanager
+    def reading(database: Database) -> Iterator[sa.Connection]:
+        with running.reading(database) as connection:
+            yield connection
+        record("9999")  # the newer release migrates before this one has the lock
+
+    record("0109")
+    monkeypatch.setattr(core, "reading", reading)
     assert schema.upgrade(engine) == "9999"
+    assert schema.current(engine) == "9999"
     engine.dispose()
