@@ -19,6 +19,7 @@ from support.statements import Counts, counted
 from support.strict_rules import Request, judge, rule_of
 
 from lango_store import InstructionsChanged, Message, Store, ToolCall, window
+from lango_store.interchange import export, import_path
 
 TALKS: Final = int(os.environ.get("LANGO_STORE_DAMAGED_LOGS", "300"))
 CLAUDE: Final = "claude-opus-5-5"
@@ -353,6 +354,26 @@ def test_instructions_and_tools_are_those_of_the_last_request_and_are_stored_onc
     assert conversation.history(model="gpt-6", system="Be brief.")[0]["content"] == "Be brief."
     prompt = conversation.history(model=CLAUDE, tools=[{"name": "pay"}])
     assert (prompt.system, prompt.tools) == ("Be kind.", [{"name": "pay"}])
+
+
+def test_long_instructions_are_payloads_and_belong_to_forks_and_backups(store: Store, tmp_path: Path) -> None:
+    tools = [{"name": "search", "description": "y" * 5_000}]
+    conversation = talk(store, 1, system="x" * 5_000, tools=tools)
+    export(store, tmp_path / "backup.jsonl", "jsonl", everything=True)
+    with Store("sqlite://", migrate=True) as other:
+        import_path(other, tmp_path / "backup.jsonl")
+        for each in (conversation, conversation.fork(), other.conversation(conversation.key)):
+            prompt = each.history(model=CLAUDE)
+            assert (prompt.system, prompt.tools, thoughts(prompt)) == ("x" * 5_000, tools, ["0"])
+
+
+def test_redacted_instructions_are_not_used(store: Store) -> None:
+    conversation = talk(store, 1, system="Be kind.")
+    (record,) = (each for each in conversation.all_messages() if each.role == "record")
+    conversation.edits.redact(record.seq)
+    assert conversation.history(model=CLAUDE).system is None
+    prompt = conversation.history(model=CLAUDE, system="Be kind.")
+    assert (prompt.system, thoughts(prompt)) == ("Be kind.", ["0"])
 
 
 def test_equal_tools_are_sent_byte_for_byte_as_before(store: Store) -> None:
