@@ -148,7 +148,7 @@ class Native:
 
     @property
     def shown(self) -> "Part":
-        """What a reader sees: what the block is like, or the block itself if that is only its JSON as text."""
+        """The part that a reader sees: `like`, or the block itself if `like` is only its JSON as text."""
         is_known = self.form or (isinstance(self.block, dict) and "text" in self.block)
         return self.like if self.like is not None and is_known else self
 

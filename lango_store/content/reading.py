@@ -138,7 +138,7 @@ def shown(message: Readable) -> list[Part]:
     """Return the parts of a message for people and for searches.
 
     These are the parts of its `content` even if models receive something else. A message that is the result of a tool
-    has the parts of this result. What no model receives, such as a text beside results, is a part too.
+    has the parts of this result.
     """
     content, calls = message.content, message.tool_calls
     found = parts(message)

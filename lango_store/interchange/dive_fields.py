@@ -183,8 +183,7 @@ def _message_blocks(message: Message) -> list[Any] | None:
     if isinstance(content, list) and all(map(_is_block, content)) and not (message.tool_calls or message.tool_call_id):
         return content
     role = "assistant" if message.role.canonical is MessageRole.ASSISTANT else "user"
-    found = parts(message.model_copy(update={"sent": None}))
-    written = [CLAUDE.block(part, "user" if isinstance(part, Result) else role, ignore) for part in found]
+    written = [CLAUDE.block(part, "user" if isinstance(part, Result) else role, ignore) for part in parts(message)]
     blocks = [block for block in written if block is not None]
     return blocks or None if content is None else blocks
 

@@ -94,7 +94,8 @@ def prompt(
     See `Conversation.history`, which does the same with the messages of a session.
 
     Args:
-        messages: The messages in their order. Records are left out.
+        messages: The messages in their order. Records are left out, except those that `LangoSession` stores, in the
+            format "openai-responses".
         format: "openai" (chat completions), "openai-responses", "anthropic" or "gemini".
         nested: False for flat tool calls, only with the format "openai".
         unanswered: "close", or "keep" to add nothing after open calls and interrupted answers.

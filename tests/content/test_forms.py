@@ -307,12 +307,12 @@ def test_structured_result_of_mcp_without_blocks_is_its_json() -> None:
 
 
 @pytest.mark.parametrize("data", [{"content": []}, {"content": "x", "isError": True}, {"content": [{"a": 1}]}])
-def test_other_data_with_a_content_is_no_result_of_mcp(data: dict[str, Any]) -> None:
+def test_other_data_with_a_content_is_not_read_as_a_result_of_mcp(data: dict[str, Any]) -> None:
     assert parts(Message.tool(data)) == [Result(None, None, data)]
     assert not Message.tool(data).failed
 
 
-def test_text_beside_the_results_of_a_tool_message_is_a_users_text(store: Store) -> None:
+def test_text_after_the_results_of_a_tool_message_is_sent_as_the_users(store: Store) -> None:
     answers = [{"type": "tool_result", "tool_use_id": "c1", "content": "r"}, {"type": "text", "text": "and hurry"}]
     asked = Message.assistant(tool_calls=[ToolCall(id="c1", name="f", arguments={})])
     session = store.open(messages=[Message.user("q"), asked, Message.tool(answers)]).get()

@@ -1,4 +1,4 @@
-"""What each form wrote, for people: found by searches, and shown in documents, on pages and in terminals."""
+"""Contents of each form for people: found by searches, and shown in documents and terminals."""
 
 import json
 from collections import defaultdict
@@ -125,7 +125,7 @@ def test_call_in_the_content_and_in_tool_calls_is_shown_once() -> None:
 
 
 @pytest.mark.one_database
-def test_text_beside_the_outputs_of_a_tool_message_is_shown() -> None:
+def test_text_of_a_tool_message_with_outputs_is_shown() -> None:
     outputs = [ToolCall(id="c", name="weather", output="cold")]
     different = Message.tool("It is cold in Oslo.", tool_call_id="c", tool_calls=outputs)
     equal = Message.tool("cold", tool_call_id="c", tool_calls=outputs)
