@@ -100,6 +100,8 @@ def searchable(
 ) -> tuple[str, str]:
     """Return the searchable texts of a stored message: its own texts, and the names and outputs of its tools."""
     is_result = tool_call_id is not None or role in ("tool", "function")
+    if text is not None and not is_result and tool_calls is None and extra is None:  # most messages
+        return _storable(text[:_MAX_INDEXED]), ""
     calls, rest = _parsed(tool_calls), _parsed(extra)
     message = Message.model_construct(
         role=MessageRole.TOOL if is_result else MessageRole.ASSISTANT,
