@@ -70,9 +70,10 @@ class InConversation(SessionPart):
             nested: True (default) returns tool calls in OpenAI's nested form. With False, only with the format
                 "openai", tool calls are flat and as they are stored, and contents that consist only of text blocks
                 become text.
-            unanswered: "close" (default) adds two kinds of messages: for each tool call without a result, a result
-                which says that the tool did not finish; and after an interrupted answer, a user message, if none
-                follows. The added messages are not stored, and no limit counts them. "keep" adds none.
+            unanswered: "close" (default) adds messages: for each tool call without a result, a result which says that
+                the tool did not finish; and, if no user message follows, a user message after an interrupted answer
+                and, for Claude models since 4.6, after an answer at the end. The added messages are not stored, and no
+                limit counts them. "keep" adds none.
 
         Returns:
             A list of dicts, with the attributes `system`, `tools` and `repairs`. Pass it to `append_message` or to
