@@ -100,32 +100,38 @@ def searchable(
 ) -> tuple[str, str]:
     """Return the searchable texts of a stored message: its own texts, and the names and outputs of its tools."""
     is_result = tool_call_id is not None or role in ("tool", "function")
-    if text is not None and not is_result and tool_calls is None and extra is None:  # most messages
-        return _storable(text[:_MAX_INDEXED]), ""
-    calls, rest = _parsed(tool_calls), _parsed(extra)
-    message = Message.model_construct(
-        role=MessageRole.TOOL if is_result else MessageRole.ASSISTANT,
-        content=_parsed(content) if text is None else text,
-        name=name,
-        tool_call_id=tool_call_id,
-        tool_calls=[_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
-        extra=rest if isinstance(rest, dict) else {},
-    )
+    value, calls, rest = _parsed(content) if text is None else text, _parsed(tool_calls), _parsed(extra)
     texts: list[Any] = []
     tools: list[Any] = [name] if is_result else []
-    for part in shown(message):
-        if isinstance(part, Native):
-            part = part.shown
-        match part:
-            case Call():
-                tools.append(part.name)
-            case Result():
-                tools += [] if part.name in tools else [part.name]
-                tools += _texts(read(part.content, is_data=True), None)
-            case _:
-                (tools if is_result else texts).extend(_texts([part], None if is_result else "text"))
+    if not calls and not rest and _is_plain(value, is_result):
+        (tools if is_result else texts).extend(_strings(value))
+    else:
+        message = Message.model_construct(
+            role=MessageRole.TOOL if is_result else MessageRole.ASSISTANT,
+            content=value,
+            name=name,
+            tool_call_id=tool_call_id,
+            tool_calls=[_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
+            extra=rest if isinstance(rest, dict) else {},
+        )
+        for part in shown(message):
+            if isinstance(part, Native):
+                part = part.shown
+            match part:
+                case Call():
+                    tools.append(part.name)
+                case Result():
+                    tools += [] if part.name in tools else [part.name]
+                    tools += _texts(read(part.content, is_data=True), None)
+                case _:
+                    (tools if is_result else texts).extend(_texts([part], None if is_result else "text"))
     first, second = ("\n".join(each for each in part if isinstance(each, str)) for part in (texts, tools))
     return _storable(first[:_MAX_INDEXED]), _storable(second[: max(0, _MAX_INDEXED - len(first))])
+
+
+def _is_plain(content: Any, is_result: bool) -> bool:
+    """Return True for a text and for the data of a tool, which have no parts: most messages."""
+    return isinstance(content, str) or (is_result and isinstance(content, dict) and "content" not in content)
 
 
 def _call(stored: dict[str, Any]) -> ToolCall:
