@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from lango_store._rooms.examination import payload_faults
 from lango_store._rooms.payloads import moving
+from lango_store._rooms.turns_in_progress.checks import EMPTY_INBOX, end_wait
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownFeature
 from lango_store.interchange.copying import CopyReport, Failure, copy
 from lango_store.interchange.source import copy_database
@@ -131,6 +132,9 @@ class _Salvage:
         for key, table, number, seq in list(changes.orphans(to)):
             changes.delete_orphans(to, key)
             self._report(key, f"{number} rows of {table} belong to lost messages, such as {seq}")
+        for key, *_ in list(EMPTY_INBOX.find(to)):
+            end_wait(to, key)
+            self._report(key, "the messages in its inbox are lost")
         if self._revision() < "0107":  # the turns that forks copied are not marked
             older = (of_session(SESSION, TURN.c.session_key), TURN.c.created_at < SESSION.c.created_at)
             source = sa.select(SESSION.c.forked_from).where(*older).scalar_subquery()

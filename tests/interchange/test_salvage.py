@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from support.commands import run
 from support.damage import KEYS, PAGE, ROUNDS, leaves_of, lose
 from support.databases import MakeDatabase
@@ -16,6 +17,7 @@ from support.session_checks import assert_sound
 
 from lango_store import DatabaseUnavailable, InvalidFile, Message, Store, ToolCall, UnknownFeature, schema
 from lango_store._operations.log import counters
+from lango_store._rooms.turns_in_progress import owed
 from lango_store.interchange.copying import copy
 from lango_store.interchange.salvage import salvage
 
@@ -71,8 +73,17 @@ def fields_of(store: Store) -> dict[tuple[Any, ...], dict[str, Any]]:
     return {position(row): row for row in uncounted}
 
 
+def without_wait(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a session that does not wait for its inbox; other rows unchanged."""
+    waiting = row.get("waiting", 0)
+    if not waiting & owed.IN_INBOX:
+        return row
+    ended = set() if waiting & ~owed.IN_INBOX or "lease_turn" in row else {"owed_at", "attempts", "last_error"}
+    return {name: row[name] for name in row if name not in ended} | {"waiting": waiting & ~owed.IN_INBOX}
+
+
 def matched(rows: dict[tuple[Any, ...], dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return rows without references to lost turns and payloads, and without payloads of lost messages."""
+    """Return rows without references to lost rows: turns, payloads, and messages of payloads."""
     turns = {(row["session_key"], row["turn_no"]) for row in rows.values() if "first_seq" in row}
     lost_turns = {
         at for at, row in rows.items() if "turn_no" in row and (row["session_key"], row["turn_no"]) not in turns
@@ -125,9 +136,11 @@ def test_every_row_that_sqlite_can_read_is_salvaged(sound: Store, sound_file: Pa
                 assert not readable, seed
                 continue
             found = fields_of(target)
+            with target.engine.connect() as connection:
+                inboxes = {*connection.scalars(sa.text("SELECT session_key FROM lango_inbox"))}
             for at, row in matched({places[place]: whole[places[place]] for place in readable}).items():
-                assert found.get(at) == row, (seed, at)
-            assert_sound(target, lost_inbox=True)
+                assert found.get(at) == (row if row.get("key") in inboxes else without_wait(row)), (seed, at)
+            assert_sound(target)
             assert not report.failed, seed
             assert report.complete is (len(readable) == len(original)), seed
         assert path.read_bytes() == before

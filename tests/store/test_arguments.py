@@ -249,7 +249,6 @@ def test_error_shortens_a_long_argument(store: Store, argument: str) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda store: store.search("oslo", offset=True),
         lambda store: store.search("oslo", limit=True),
         lambda store: store.list_sessions(limit=1.5),
         lambda store: store.conversation("k").messages(last=True),
@@ -257,7 +256,7 @@ def test_error_shortens_a_long_argument(store: Store, argument: str) -> None:
         lambda store: next(store.conversation("k").tail(after=None)),
         lambda store: next(store.conversation("k").tail(after=True)),
     ],
-    ids=["offset", "limit of search", "limit of a list", "last", "last of text", "tail None", "tail True"],
+    ids=["limit of search", "limit of a list", "last", "last of text", "tail None", "tail True"],
 )
 def test_value_that_is_not_an_int_is_refused(store: Store, call: Callable[[Any], object]) -> None:
     store.create("k", messages=messages(2))

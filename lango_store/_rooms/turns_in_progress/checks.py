@@ -20,10 +20,11 @@ def _find(connection: sa.Connection) -> Iterator[Fault]:
         yield shown(key), detail, "doctor --repair ends the wait; put the messages again if they are not answered"
 
 
-def _end_wait(connection: sa.Connection, key: str) -> None:
+def end_wait(connection: sa.Connection, key: str) -> None:
+    """End the wait of a session whose inbox has no messages."""
     lock(connection, key)
     awaiting = sa.update(SESSION).where(of_session(SESSION, key), _AWAITS_NOTHING)
     connection.execute(awaiting.values(owed.EMPTIED))
 
 
-EMPTY_INBOX: Final = Check("empty inbox", _find, _end_wait)
+EMPTY_INBOX: Final = Check("empty inbox", _find, end_wait)
