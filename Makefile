@@ -5,16 +5,18 @@
 #   make long        the randomized tests, with many more examples
 #   make lowest      all tests with the lowest versions of the dependencies
 #   make frameworks  the tests of the adapters for agent frameworks, without those marked as slow
+#   make vendors     prompts in the types of the newest packages of the providers
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 FRAMEWORKS ?= .venv-frameworks
+VENDORS ?= .venv-vendors
 
 # Containers often forbid Python to keep what it compiled: each worker and each child would compile everything again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test quick slow all long lint docs check lowest frameworks frameworks-lowest browser bench proof clean
+.PHONY: demo test quick slow all long lint docs check lowest frameworks frameworks-lowest vendors browser bench proof clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
@@ -77,6 +79,10 @@ frameworks: $(FRAMEWORKS)/.frameworks
 frameworks-lowest:
 	$(MAKE) frameworks FRAMEWORKS=.venv-frameworks-lowest CONSTRAINTS='--constraint .ci/frameworks-lowest.txt'
 
+# The newest packages of the providers, of which adapters of frameworks need older ones.
+vendors: $(VENDORS)/.vendors
+	$(VENDORS)/bin/python -m pytest --noconftest tests/vendors
+
 # Needs Chromium, Node and npm.
 browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser
@@ -89,7 +95,7 @@ proof: $(VENV)/.test
 	$(BIN)/python -m benchmarks.proof --seconds 150
 
 clean:
-	rm -rf $(VENV) .venv-lowest $(FRAMEWORKS) .venv-frameworks-lowest build dist
+	rm -rf $(VENV) $(VENDORS) .venv-lowest $(FRAMEWORKS) .venv-frameworks-lowest build dist
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -127,4 +133,10 @@ $(FRAMEWORKS)/.frameworks: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet 'pip>=25.1'
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --editable . --group frameworks $(CONSTRAINTS)
+	@touch $@
+
+$(VENDORS)/.vendors: pyproject.toml
+	$(PYTHON) -m venv $(VENDORS)
+	$(VENDORS)/bin/python -m pip install --quiet 'pip>=25.1'
+	$(VENDORS)/bin/python -m pip install --quiet --upgrade --editable . --group vendors
 	@touch $@

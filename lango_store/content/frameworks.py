@@ -75,7 +75,8 @@ def _server_call(block: Block) -> Native:
 
 
 def _server_result(block: Block) -> Native:
-    result = Result(block.get("tool_call_id"), None, block.get("output"), block.get("status") == "error")
+    id = block.get("tool_call_id")
+    result = Result(id if isinstance(id, str) else None, None, block.get("output"), block.get("status") == "error")
     return Native("langchain", block, result)
 
 

@@ -17,12 +17,18 @@ _NATIVE: Final = (
 )  # fmt: skip
 
 
+def _is_text(block: Block, name: str) -> bool:
+    return isinstance(block.get(name), str)
+
+
 def _reasoning(block: Block) -> Thinking | None:
     if not isinstance(block.get("summary"), list):
         return None
-    texts = [each.get("text") for each in [*block["summary"], *(block.get("content") or [])] if isinstance(each, dict)]
+    items = [*block["summary"], *(block.get("content") or [])]
+    texts = [each.get("text") for each in items if isinstance(each, dict)]
     text = "\n\n".join(each for each in texts if isinstance(each, str))
-    issuer = "openai-responses" if isinstance(block.get("id"), str) else None
+    is_valid = len(texts) == len(items) and all(isinstance(each, str) for each in texts) and _is_text(block, "id")
+    issuer = "openai-responses" if is_valid else None
     return Thinking(text, block.get("encrypted_content"), issuer, block)
 
 
@@ -116,7 +122,7 @@ RESPONSES: Final = Form(
         "custom_tool_call": _call,
         "function_call_output": _result,
         "custom_tool_call_output": _result,
-        "compaction": lambda block: Native("openai-responses", block) if "encrypted_content" in block else None,
+        "compaction": lambda block: Native("openai-responses", block) if _is_text(block, "encrypted_content") else None,
         **dict.fromkeys(_NATIVE, lambda block: Native("openai-responses", block)),
     },
     {

@@ -1,6 +1,7 @@
 """The parts of UI messages of the AI SDK, and of the messages of AG-UI."""
 
 import json
+import re
 from typing import Final
 
 from lango_store.content.form import Form, Note, left_out
@@ -9,6 +10,9 @@ from lango_store.content.parts import Block, Call, Media, Native, Part, Refusal,
 from lango_store.content.reading import plain_result
 
 # The AI SDK
+
+
+_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S", re.IGNORECASE)
 
 
 def _file(block: Block) -> Media | None:
@@ -52,7 +56,7 @@ def _source(block: Block) -> Source:
 
 
 def _written_file(part: Media, _: Note) -> Block | None:
-    if part.uri is None:
+    if part.uri is None or not _URI.match(part.uri):
         return None
     kind = f"{part.type}*" if part.type.endswith("/") else part.type or "application/octet-stream"
     named = {"filename": part.name} if part.name else {}
@@ -104,7 +108,7 @@ AISDK: Final = Form(
         "tool-*": _tool,
         "dynamic-tool": _tool,
         "step-start": lambda _: (),
-        "data-*": lambda block: Native("aisdk", block),
+        "data-*": lambda block: Native("aisdk", block) if "data" in block else None,
     },
     {
         Text: lambda part, _: {"type": "text", "text": part.text},

@@ -259,12 +259,19 @@ def _shown(message: Message, calls: Calls, note: Note, page: str = "") -> tuple[
                 continue
             own = [each for each in shown if each.get("toolCallId") == id] if shown else []
             for each in own:
-                each |= output(part, note)
+                _answer(each, output(part, note))
             if not own:
                 results.append((id, output(part, note)))
         elif (block := AISDK.block(part, role, note)) and block.get("text") != "":
             shown.append(block)
     return shown, results
+
+
+def _answer(part: Chunk, fields: Chunk) -> None:
+    """Add the fields of a result to the part of its call, in the place of those of an earlier result."""
+    for name in ("output", "errorText"):
+        part.pop(name, None)
+    part |= fields
 
 
 def _tool_chunks(part: Chunk) -> Iterator[Chunk]:
@@ -331,7 +338,7 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
             if is_last and (turn := streams.turn_of(message)):
                 answers.setdefault(turn, page[-1])
             if call in tools:
-                tools[call] |= fields
+                _answer(tools[call], fields)
     return page
 
 

@@ -200,3 +200,16 @@ def test_page_shows_the_content_and_not_what_the_model_received(store: Store) ->
     session = store.open(messages=[Message.user("Hello", sent="Hello (today is Monday)")]).get()
     assert aisdk_messages(session)[0]["parts"] == [{"type": "text", "text": "Hello"}]
     assert agui_messages(session)[0]["content"] == "Hello"
+
+
+@pytest.mark.parametrize("first_fails", [True, False])
+def test_second_result_takes_the_place_of_the_first(store: Store, first_fails: bool) -> None:
+    results = [
+        Message.tool(text, tool_call_id="c1", failed=failed)
+        for text, failed in (("first", first_fails), ("second", not first_fails))
+    ]
+    call = ToolCall(id="c1", name="look")
+    page = aisdk_messages(store.open(messages=[Message.assistant(tool_calls=[call]), *results]).get())
+    part = page[0]["parts"][-1]
+    assert tools(page) == [("c1", "second")]
+    assert ("output" in part, "errorText" in part) == (first_fails, not first_fails)
