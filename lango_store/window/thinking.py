@@ -95,18 +95,17 @@ def leave_out_unbound(
             fingerprint is stored.
         explain: Called with each message whose thinking is removed, and the reason.
     """
-    answers = [entry.message for entry in entries if entry.role == "assistant"]
     last = ""
     if not [part for entry in entries for part in entry.parts if type(part) is Thinking]:
         return
-    for (content, digest), answer in zip(_prefixes(messages, prefix), answers, strict=True):
+    for (content, digest), (answer, is_sure) in zip(_prefixes(messages, prefix), _answers(entries), strict=True):
         if not (thoughts := [block for block in content if block["type"] in _KINDS]):
             continue
         why = None
         if target.binds(answer):
             made, before, _ = _parts_of(answer.request)
             if not made:
-                why = None if is_intact(answer) else _UNKNOWN
+                why = None if is_sure and is_intact(answer) else _UNKNOWN
             elif made != digest or not _is_as_made(content, answer):
                 why = _CHANGED
             elif last and before != last:
@@ -116,6 +115,20 @@ def leave_out_unbound(
         else:
             content[:] = [block for block in content if block["type"] not in _KINDS]
             explain(answer, why)
+
+
+def _answers(entries: Sequence[Entry]) -> Iterator[tuple[Message, bool]]:
+    """Yield each answer, and False if other messages may have been before it when it was made."""
+    before: Entry | None = None
+    newest = 0
+    for entry in entries:
+        if entry.role == "assistant":
+            is_added = before is not None and before.role == "user" and before.message is None
+            is_sure = before is not None and before.role != "assistant" and not is_added
+            yield entry.message, is_sure and newest <= entry.message.seq  # a result may have been stored later
+        if entry.message is not None:
+            newest = max(newest, entry.message.seq)
+        before = entry
 
 
 def fingerprint(messages: Sequence[Block], prefix: Any, instructions: str | None) -> str:

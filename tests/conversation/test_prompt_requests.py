@@ -390,6 +390,25 @@ def test_thinking_without_a_fingerprint_is_left_out_if_the_instructions_change(s
     assert (thoughts(prompt), [kind for _, kind in kinds(prompt)]) == ([], ["thinking", "thinking"])
 
 
+@pytest.mark.parametrize("has_fingerprint", [True, False])
+def test_thinking_is_left_out_if_its_request_may_have_had_another_message_before_it(
+    store: Store, has_fingerprint: bool
+) -> None:
+    call = ToolCall(id="a", name="search", arguments={})
+    asking = [HI, Message.assistant(None, tool_calls=[call])]
+    for log, late, kept in (
+        (asking, [Message.tool("late", tool_call_id="a")], []),
+        ([HI, Message.assistant("hello"), Message.user(" ")], [], ["hm"] if has_fingerprint else []),
+        ([Message.user(" ")], [], []),
+        (asking, [], ["hm"]),
+    ):
+        conversation = store.open(messages=log)
+        request = conversation.history(model=CLAUDE)
+        conversation.append_message(thinking(), request=request if has_fingerprint else None)
+        conversation.append_messages([*late, HI])
+        assert thoughts(conversation.history(model=CLAUDE)) == kept
+
+
 def test_instructions_that_are_used_again_are_not_stored_again(store: Store) -> None:
     conversation = store.open()
     for system in ("a", "b", "a", "b"):
