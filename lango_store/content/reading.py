@@ -167,8 +167,10 @@ def _results(message: Readable, content: Any, note: Note | None) -> list[Part]:
     if outputs and not (id and all(output.id != id for output in outputs)):
         return [*outputs]
     inner = read(content, is_data=True) if type(content) is list else []
-    if Result in map(type, inner):
-        return [*inner, *outputs]
+    if answered := [part.id for part in inner if type(part) is Result]:
+        # A part of the AI SDK is a call and its result; the call is that of an answer.
+        beside = [part for part in inner if type(part) is not Call or part.id not in answered]
+        return [*beside, *outputs]
     repeated = sound(calls[0].id, note or ignore) if len(calls) == 1 else None
     return [Result(id or repeated or None, name, content, failed), *outputs]
 

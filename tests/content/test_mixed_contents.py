@@ -1,11 +1,12 @@
 """Messages whose contents mix the blocks of all forms, for each provider and each page."""
 
 import json
+import os
 from fnmatch import fnmatch
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.content_blocks import BLOCKS, PNG, contents, mixed_logs
 from support.content_cases import page_of
@@ -17,6 +18,7 @@ from lango_store.content import FORMS, Native, parts, read
 
 PROMPTS: Final = [name for name, form in FORMS.items() if form.render is not None]
 PAGES: Final = ("aisdk", "agui")
+MANY: Final = settings(max_examples=int(os.environ.get("LANGO_STORE_MIXED_LOGS", "300")), deadline=None)
 
 
 def texts_in(value: Any) -> list[str]:
@@ -47,6 +49,7 @@ def test_each_block_of_a_form_is_read(form: str) -> None:
 
 
 @pytest.mark.parametrize("format", PROMPTS)
+@MANY
 @given(log=mixed_logs())
 def test_provider_accepts_blocks_of_all_forms(format: Any, log: list[Message]) -> None:
     before = [message.model_dump_json() for message in log] if _is_encodable(log) else None
@@ -61,12 +64,14 @@ def _is_encodable(log: list[Message]) -> bool:
     return "\\ud800" not in json.dumps([message.model_dump(mode="python") for message in log], default=str)
 
 
+@MANY
 @given(log=mixed_logs())
 def test_flat_prompt_of_blocks_of_all_forms_can_be_encoded(log: list[Message]) -> None:
     json.dumps(window.prompt(log, nested=False), ensure_ascii=False).encode()
 
 
 @pytest.mark.parametrize("protocol", PAGES)
+@MANY
 @given(log=mixed_logs())
 def test_page_shows_blocks_of_all_forms(protocol: str, log: list[Message]) -> None:
     page = page_of(protocol, log)
