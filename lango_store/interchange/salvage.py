@@ -4,6 +4,7 @@ import sqlite3
 import tempfile
 from collections.abc import Container, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -264,7 +265,8 @@ def _waiting_message(columns: Container[str]) -> str:
 
 
 def _new_session(row: Row) -> Row:
-    time = row.get("created_at") or row.get("changed_at") or row.get("updated_at")
+    times = (value for value in row.values() if isinstance(value, datetime))
+    time = row.get("created_at") or next(times, datetime.now(UTC))  # a payload has no time
     empty = {column.name: None if column.nullable else 0 for column in TABLES[SESSION].columns}
     return empty | {"key": row["session_key"], "created_at": time, "updated_at": time}
 

@@ -165,6 +165,22 @@ def test_salvage_recreates_lost_session_row(sound: Store, damaged_file: Path, ur
     assert {each.key for each in report.missing if "its row is lost" in each.reason} == set(KEYS)
 
 
+def test_salvage_recreates_the_session_of_a_draft_alone(make_sqlite: MakeDatabase, url: str) -> None:
+    file = Path(make_sqlite().removeprefix("sqlite:///"))
+    with Store(f"sqlite:///{file}") as source, source.open("k").turn("t") as turn:
+        turn.write("half an answer")
+        turn.flush()
+        with closing(sqlite3.connect(file)) as connection:  # its own rows, without foreign keys
+            connection.execute("DELETE FROM lango_session")
+            connection.commit()
+        with Store(url) as target:
+            report = salvage(file, target)
+            assert [draft.text for draft in target.conversation("k").drafts.list()] == ["half an answer"]
+            assert_sound(target)
+        turn.abandon()
+    assert ["its row is lost" in each.reason for each in report.missing] == [True]
+
+
 @pytest.mark.slow
 def test_salvage_keeps_message_whose_payload_is_lost(make_sqlite: MakeDatabase, tmp_path: Path, url: str) -> None:
     file = Path(make_sqlite().removeprefix("sqlite:///"))
