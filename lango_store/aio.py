@@ -25,16 +25,9 @@ from lango_store._operations.session.lists import Filter, Filters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.twins import AsyncPart, P, R, S, Twin, attribute, awaited, group, steps
 from lango_store._parts.values import Values
-from lango_store._rooms.examination import aio as examination
-from lango_store._rooms.expiry import aio as expiry
-from lango_store._rooms.payloads import aio as payloads
-from lango_store._rooms.search import aio as search
-from lango_store._rooms.stats import aio as stats
-from lango_store._rooms.tail import aio as tail
+from lango_store._rooms.composition import AsyncRoomsOfConversation, AsyncRoomsOfMaintenance, AsyncRoomsOfStore
 from lango_store._rooms.tool_calls import aio as tool_calls
 from lango_store._rooms.turns_in_progress import aio as turns_in_progress
-from lango_store._rooms.usage import aio as usage
-from lango_store._rooms.versions import aio as versions
 from lango_store._values.model import Compaction, Message, SessionInfo, Unset
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize_async
@@ -94,7 +87,7 @@ class AsyncTurns(turns_in_progress.InTurns, AsyncPart[Turns]):
     list = awaited(Turns.list)
 
 
-class AsyncMaintenance(examination.InMaintenance, payloads.InMaintenance, AsyncPart[Maintenance]):
+class AsyncMaintenance(AsyncRoomsOfMaintenance, AsyncPart[Maintenance]):
     """The methods of `Maintenance` as coroutines."""
 
 
@@ -140,14 +133,7 @@ class StoreOptions(TypedDict, total=False):
     replica: str | sa.URL | None
 
 
-class AsyncStore(
-    turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn],
-    expiry.InStore,
-    stats.InStore,
-    tool_calls.InStore,
-    usage.InStore,
-    search.InStore,
-):
+class AsyncStore(turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn], AsyncRoomsOfStore):
     """A store for asyncio: the methods of `Store` as coroutines.
 
     They have the same names, arguments, results and exceptions.
@@ -338,10 +324,7 @@ class AsyncStore(
 
 class AsyncConversation(
     turns_in_progress.InConversation[AsyncRunningTurn],
-    search.InConversation,
-    tail.InConversation,
-    tool_calls.InConversation,
-    versions.InConversation,
+    AsyncRoomsOfConversation,
     AsyncPart[Conversation],
 ):
     """A handle for one session: the methods of `Conversation` as coroutines.

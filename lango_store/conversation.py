@@ -19,18 +19,13 @@ from lango_store._operations.session import levels, lists, sessions
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts import turns as turns_of_session
-from lango_store._parts.groups import SessionPart, session_group
+from lango_store._parts.groups import session_group
 from lango_store._parts.values import Values
-from lango_store._rooms.forks import groups as forks
-from lango_store._rooms.prompts import groups as prompts
-from lango_store._rooms.search import groups as search
-from lango_store._rooms.tail import groups as tail
-from lango_store._rooms.tool_calls import groups as tool_calls
+from lango_store._rooms.composition import RoomsOfConversation
 from lango_store._rooms.tool_calls import in_turn
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
 from lango_store._rooms.turns_in_progress import running_turn
 from lango_store._rooms.versions import earlier_logs
-from lango_store._rooms.versions import groups as versions
 from lango_store._services import appending
 from lango_store._values.model import (
     UNSET,
@@ -94,16 +89,7 @@ class Turns(turns_in_progress.InTurns, turns_of_session.Turns):
     """
 
 
-class Conversation(
-    turns_in_progress.InConversation[RunningTurn],
-    tool_calls.InConversation,
-    forks.InConversation,
-    search.InConversation,
-    versions.InConversation,
-    prompts.InConversation,
-    tail.InConversation,
-    SessionPart,
-):
+class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConversation):
     """A handle for one session.
 
     Methods for one subject are in groups: `turns`, `calls`, `suspensions`, `drafts`, `inbox`, `edits`, `versions` and

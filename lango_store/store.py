@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -17,22 +17,11 @@ from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
-from lango_store._parts.groups import StoreFacade, StorePart, store_group
+from lango_store._parts.groups import store_group
 from lango_store._parts.values import Values
-from lango_store._rooms.distribution import checks as distribution
-from lango_store._rooms.examination import groups as examination
-from lango_store._rooms.expiry import groups as expiry
-from lango_store._rooms.payloads import groups as payloads
-from lango_store._rooms.search import groups as search
-from lango_store._rooms.search import state as search_index
-from lango_store._rooms.stats import groups as stats
+from lango_store._rooms.composition import RoomsOfMaintenance, RoomsOfStore
 from lango_store._rooms.tail.watcher import Watcher
-from lango_store._rooms.tool_calls import groups as tool_calls
-from lango_store._rooms.tool_calls import waiting
-from lango_store._rooms.turns_in_progress import checks as checks_of_turns
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
-from lango_store._rooms.turns_in_progress import pending
-from lango_store._rooms.usage import groups as usage
 from lango_store._rooms.versions import kept_copies
 from lango_store._rows.encoding import checked_key
 from lango_store._services import appending, lifecycle
@@ -45,21 +34,11 @@ from lango_store.errors import InvalidState
 R = TypeVar("R")
 
 
-class Maintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
+class Maintenance(RoomsOfMaintenance):
     """Maintenance of the tables of a store: `Store.maintenance`. `Store.expire` purges sessions."""
 
-    _checks: ClassVar = [distribution.DISTRIBUTION, checks_of_turns.EMPTY_INBOX, search_index.INDEX_CHECK]
 
-
-class Store(
-    turns_in_progress.InStore[Conversation, RunningTurn],
-    expiry.InStore,
-    stats.InStore,
-    tool_calls.InStore,
-    usage.InStore,
-    search.InStore,
-    StoreFacade,
-):
+class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
     """Sessions and messages of LLM agents, in a SQLite or PostgreSQL database.
 
     One store serves all threads of a process. Creating a store does not connect; the first call connects and checks the
@@ -119,9 +98,6 @@ class Store(
             session = store.get("telegram:42")
         ```
     """
-
-    _waiting: ClassVar = [pending.count, waiting.count]
-    _at_expiry: ClassVar = [kept_copies.purge]
 
     def __init__(
         self,

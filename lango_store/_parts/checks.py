@@ -1,4 +1,4 @@
-"""The checks of `doctor`. A room adds its checks to `Maintenance` in `store.py`."""
+"""The checks of `doctor`. A room adds its checks to `RoomsOfMaintenance` in `_rooms/composition.py`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

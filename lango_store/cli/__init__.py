@@ -2,24 +2,16 @@
 
 import re
 import sys
+from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Annotated
 
 import typer
 
-from lango_store._rooms.distribution import commands as distribution
-from lango_store._rooms.examination import commands as examination
-from lango_store._rooms.expiry import commands as expiry
-from lango_store._rooms.payloads import commands as payloads
-from lango_store._rooms.prompts import commands as prompts
-from lango_store._rooms.search import commands as search
-from lango_store._rooms.stats import commands as stats
-from lango_store._rooms.tail import commands as tail
-from lango_store._rooms.tool_calls.commands import calls, suspensions
-from lango_store._rooms.turns_in_progress.commands import owed, turns
-from lango_store._rooms.usage import commands as usage
-from lango_store._rooms.versions import commands as versions
+from lango_store import _rooms
+from lango_store._rooms.composition import ROOMS
 from lango_store.cli import (
     adopt,
     db,
@@ -31,6 +23,7 @@ from lango_store.cli import (
 )
 from lango_store.cli.options import example
 from lango_store.cli.output import print_error
+from lango_store.cli.root import app as app
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, LangoStoreError, NotPermitted
 
 FAILED, REFUSED, UNREACHABLE = 1, 2, 3
@@ -39,42 +32,18 @@ wrong usage, a missing database file or missing permissions. `UNREACHABLE`: the 
 
 _URL_WITH_PASSWORD = re.compile(r"postgres\w*(\+\w+)?://(.*:.*@|.*pass\w*=)", re.IGNORECASE | re.DOTALL)
 
-app = typer.Typer(
-    name="lango-store",
-    help="Manage a store of agent sessions and its database schema.",
-    epilog=example("sessions list --url sqlite:///agent.db"),
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command(epilog=example("expire --archive cold.db --url sqlite:///agent.db"))(expiry.expire)
-app.command(epilog=example("stats --url sqlite:///agent.db"))(stats.stats)
-app.command(epilog=example("usage --by user,day --since 30d --url sqlite:///agent.db"))(usage.usage)
-app.command(epilog=example("doctor --url sqlite:///agent.db"))(examination.doctor)
 app.command("import", epilog=example("import backup/lango_store.jsonl --url sqlite:///agent.db"))(interchange.import_)
 app.command(epilog=example("export --all --to backup --url sqlite:///agent.db"))(interchange.export)
 app.command(epilog=example("copy --from sqlite:///agent.db --to postgresql://db/agents"))(interchange.copy)
 app.command(epilog=example("adopt sqlite:///conversations.db --to sqlite:///agent.db"))(adopt.adopt)
 app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
-app.command(epilog=example("tail telegram:42 -f --url sqlite:///agent.db"))(tail.tail)
-app.command(epilog=example("owed --url sqlite:///agent.db"))(owed.owed)
 app.command(epilog=example("demo --kill"))(demo.demo)
-sessions.app.command(epilog=example("sessions restore telegram:42 --archive cold.db --ttl 30d"))(expiry.restore)
-sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompts.prompt)
-sessions.app.command(epilog=example("sessions check --model claude-opus-5-5 --url sqlite:///agent.db"))(prompts.check)
-sessions.app.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))(versions.changes)
-sessions.app.command(epilog=example("sessions undo telegram:42 --url sqlite:///agent.db"))(versions.undo)
-db.app.command(epilog=example("db distribute --dry-run --url postgresql://localhost/agents"))(distribution.distribute)
-db.app.command(epilog=example("db undistribute --dry-run --url postgresql://localhost/agents"))(
-    distribution.undistribute
-)
 app.add_typer(sessions.app, name="sessions")
-app.add_typer(turns.app, name="turns")
-app.add_typer(calls.app, name="calls")
-app.add_typer(suspensions.app, name="suspensions")
-app.add_typer(search.app, name="search")
-app.add_typer(payloads.app, name="payloads")
 app.add_typer(db.app, name="db")
+for _room in ROOMS:
+    _commands = f"{_rooms.__name__}.{_room}.commands"
+    if find_spec(_commands):
+        import_module(_commands)  # adds its commands to `app`, or to a group
 
 
 def _print_version(wanted: bool) -> None:

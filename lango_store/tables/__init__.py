@@ -4,6 +4,8 @@ The classes have a separate `metadata`, so that your `SQLModel.metadata` does no
 only to read. Write with the methods of the store, which validate values and maintain the session's counters.
 """
 
+from typing import Final
+
 from sqlmodel import Relationship
 
 from lango_store._rows.definitions import session_table
@@ -14,7 +16,6 @@ from lango_store.tables.core import (
     BASELINE,
     FEATURE_TABLE,
     KNOWN_FEATURES,
-    SCHEMA_REVISION,
     VERSION_TABLE,
     Base,
     ChangeRow,
@@ -35,6 +36,9 @@ from lango_store._rooms.tool_calls.tables import CallRow, SuspensionRow
 from lango_store._rooms.versions.tables import RemovedMessageRow, RemovedTurnRow
 
 # isort: on
+
+SCHEMA_REVISION: Final = "0111"
+"""The migration revision that this release needs."""
 
 _PARTS = [OF_SESSION, turns_in_progress.OF_SESSION]
 

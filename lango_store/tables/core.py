@@ -23,9 +23,6 @@ from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.value import copied
 
-SCHEMA_REVISION: Final = "0111"
-"""The migration revision that this release needs."""
-
 VERSION_TABLE: Final = "lango_store_version"
 
 FEATURE_TABLE: Final = "lango_feature"

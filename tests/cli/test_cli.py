@@ -144,7 +144,7 @@ def test_demo_command_refuses_a_file_that_contains_other_sessions(tmp_path: Path
 
 def test_help_lists_the_commands_and_a_mistyped_command_gets_a_suggestion() -> None:
     shown = run("--help").stdout
-    names = ("expire", "stats", "doctor", "import", "export", "copy", "demo", "sessions", "search", "db")
+    names = ("import", "export", "copy", "demo", "expire", "stats", "doctor", "sessions", "db", "search")
     assert re.findall(rf"^. ({'|'.join(names)}) ", shown, re.MULTILINE) == list(names)
     mistyped = run("sesions", "list")
     assert mistyped.returncode == 2

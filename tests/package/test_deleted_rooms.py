@@ -11,7 +11,7 @@ from support import rooms
 from support.copies_of_project import copy_project, run_in_copy
 from support.deleted_rooms import delete
 
-from lango_store._rooms import ROOMS
+from lango_store._rooms.composition import ROOMS
 
 TESTS = [
     *(f"store/test_{name}.py" for name in ("append_or_create", "cuts", "lists", "message_ids", "messages", "sessions")),

@@ -4,7 +4,7 @@ import pytest
 from support import rooms
 from support.paths import PACKAGE
 
-from lango_store._rooms import ROOMS
+from lango_store._rooms.composition import ROOMS
 
 
 def test_core_does_not_grow() -> None:
@@ -12,7 +12,7 @@ def test_core_does_not_grow() -> None:
 
 
 def test_every_room_is_listed() -> None:
-    found = {path.stem for path in (PACKAGE / "_rooms").iterdir() if path.stem not in ("__init__", "__pycache__")}
+    found = {path.parent.name for path in (PACKAGE / "_rooms").glob("*/__init__.py")}
     assert found == {*ROOMS}
 
 

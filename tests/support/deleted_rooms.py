@@ -1,6 +1,7 @@
 """Delete a room from a copy of the project, with the rooms that build on it and its lines in the composition."""
 
 import ast
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 from support import rooms
 from support.paths import PACKAGE
 
-from lango_store._rooms import ROOMS
+from lango_store._rooms.composition import ROOMS
 
 COMPOSITION: Final = sorted(rooms.COMPOSITION - {"_rooms/__init__.py"})
 
@@ -30,6 +31,9 @@ def delete(project: Path, room: str) -> list[str]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     members = {name for path in paths for name in _added_members(path)}
     files = [project / "lango_store" / name for name in COMPOSITION]
+    listing = project / "lango_store" / "_rooms" / "composition.py"
+    for each in deleted:
+        listing.write_text(re.sub(rf'^    "{each}": .*\n', "", listing.read_text(), flags=re.MULTILINE))
     changed = True
     while changed:
         changed = False

@@ -19,7 +19,7 @@ class NoteRow(Base, table=True):
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_note"),
         session_reference("fk_lango_note_session"),
-        stored("note", name="note {n}", since=SCHEMA_REVISION, of_message="message_seq", redacted=("text",)),
+        stored("note", name="note {n}", since="0111", of_message="message_seq", redacted=("text",)),
     )
 
     session_key: str = key()

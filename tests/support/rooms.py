@@ -10,13 +10,13 @@ from typing import Final
 
 from support.paths import PACKAGE
 
-from lango_store._rooms import ROOMS
+from lango_store._rooms.composition import ROOMS
 
 COMPOSITION: Final = {
     *("__init__.py", "store.py", "conversation.py", "aio.py", "cli/__init__.py"),
     *("following.py", "sse.py"),
     *("errors/__init__.py", "schema/__init__.py", "tables/__init__.py"),
-    *("_rooms/__init__.py", "_values/session.py"),
+    *("_rooms/__init__.py", "_rooms/composition.py", "_values/session.py"),
 }
 """The files that put the core and the rooms together."""
 

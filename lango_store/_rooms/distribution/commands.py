@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Annotated
 
 from lango_store import schema
-from lango_store.cli.options import LOCK_TIMEOUT, LockTimeout, UrlOption, database, flag
+from lango_store.cli.db import app as db
+from lango_store.cli.options import LOCK_TIMEOUT, LockTimeout, UrlOption, database, example, flag
 from lango_store.cli.output import migration_progress
 
 DryRun = Annotated[bool, flag("--dry-run", "Print the SQL statements without running them.")]
 
 
+@db.command(epilog=example("db distribute --dry-run --url postgresql://localhost/agents"))
 def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Distribute the tables across the nodes of a Citus cluster.
 
@@ -20,6 +22,7 @@ def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: Loc
     _move(schema.distribute, "distributed by session key", url, dry_run, lock_timeout)
 
 
+@db.command(epilog=example("db undistribute --dry-run --url postgresql://localhost/agents"))
 def undistribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Move the tables from the nodes of a Citus cluster back to the coordinator.
 

@@ -8,8 +8,9 @@ import typer
 from lango_store._rooms.examination.values import Finding
 from lango_store._rooms.stats.commands import waiting
 from lango_store._rooms.stats.values import Stats
-from lango_store.cli.options import JsonOption, UrlOption, flag, open_store
+from lango_store.cli.options import JsonOption, UrlOption, example, flag, open_store
 from lango_store.cli.output import print_json, printable, progress
+from lango_store.cli.root import app
 from lango_store.errors import DamagedDatabase
 
 
@@ -21,6 +22,7 @@ def _waiting(sum_up: Callable[[], Stats]) -> list[Finding]:
     return [Finding(name="waiting", subject="", detail=detail, remedy=remedy) for detail, remedy in work]
 
 
+@app.command(epilog=example("doctor --url sqlite:///agent.db"))
 def doctor(
     url: UrlOption = None,
     repair: Annotated[bool, flag("--repair", "Repair each problem that has only one correct repair.")] = False,

@@ -16,17 +16,21 @@ from lango_store.cli.options import (
     UrlOption,
     User,
     duration,
+    example,
     flag,
     open_store,
     option,
     time_option,
 )
 from lango_store.cli.output import print_json, print_table, progress, quantity, say
+from lango_store.cli.root import app
 from lango_store.cli.sessions import COLUMNS, WIDE
+from lango_store.cli.sessions import app as sessions
 
 INTERRUPTED = 130
 
 
+@app.command(epilog=example("expire --archive cold.db --url sqlite:///agent.db"))
 def expire(
     url: UrlOption = None,
     older_than: Annotated[
@@ -120,6 +124,7 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
     print(f"{action} {sessions}, {messages}{batches}, {report.seconds:.1f} s")
 
 
+@sessions.command(epilog=example("sessions restore telegram:42 --archive cold.db --ttl 30d"))
 def restore(
     key: Key,
     archive: Annotated[str, option("FILE|URL", "Archive that `expire --archive` wrote.")],

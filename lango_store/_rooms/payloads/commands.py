@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from lango_store._values.model import UNSET
+from lango_store.cli import root
 from lango_store.cli.options import UrlOption, example, flag, open_store, option
 from lango_store.cli.output import progress, quantity
 
@@ -13,6 +14,7 @@ app = typer.Typer(
     help="Move large strings of stored messages.",
     epilog=example("payloads move --url sqlite:///agent.db"),
 )
+root.app.add_typer(app, name="payloads")
 
 DEFAULT = "Default: 4,096 for data URIs, records, tool calls and extra; 65,536 for all others."
 

@@ -9,8 +9,9 @@ import typer
 
 from lango_store import window
 from lango_store._rooms.prompts.reading import Budget, simulated
-from lango_store.cli.options import Agent, Key, Prefix, UrlOption, User, flag, open_store, option
+from lango_store.cli.options import Agent, Key, Prefix, UrlOption, User, example, flag, open_store, option
 from lango_store.cli.output import printable, quantity
+from lango_store.cli.sessions import app as sessions
 
 Format = Annotated[
     window.Format | None,
@@ -22,6 +23,7 @@ Model = Annotated[str | None, option("NAME", "The model that gets the prompt. De
 Provider = Annotated[str | None, option("NAME", "The provider of the model. Default: the vendor of the format.")]
 
 
+@sessions.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))
 def prompt(
     key: Key,
     url: UrlOption = None,
@@ -74,6 +76,7 @@ def _line(repair: window.Repair) -> str:
     return f"message {repair.seq}: {repair.kind}: {repair.text}"
 
 
+@sessions.command(epilog=example("sessions check --model claude-opus-5-5 --url sqlite:///agent.db"))
 def check(
     url: UrlOption = None,
     format: Format = None,

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from lango_store import schema
 from lango_store._rooms.search.values import SearchHit, SearchStatus
 from lango_store._values.model import MessageRole
+from lango_store.cli import root
 from lango_store.cli.options import (
     Agent,
     CursorOption,
@@ -55,6 +56,7 @@ app = typer.Typer(
     help="Search messages with `search WORDS`, and maintain the search index.",
     epilog=example('search "oslo weather" --user ann --url sqlite:///agent.db'),
 )
+root.app.add_typer(app, name="search")
 
 
 @app.command("for", epilog=example('search for "oslo weather" --url sqlite:///agent.db'))

@@ -9,10 +9,12 @@ from rich import filesize
 from lango_store._rooms.stats.metrics import print_metrics, tokens_and_cost
 from lango_store._rooms.stats.values import Stats
 from lango_store._values.usage import describe
-from lango_store.cli.options import JsonOption, UrlOption, flag, open_store
+from lango_store.cli.options import JsonOption, UrlOption, example, flag, open_store
 from lango_store.cli.output import console, print_bars, print_json, progress, quantity
+from lango_store.cli.root import app
 
 
+@app.command(epilog=example("stats --url sqlite:///agent.db"))
 def stats(
     url: UrlOption = None,
     json_: JsonOption = False,

@@ -9,15 +9,17 @@ from rich.text import Text
 
 from lango_store._rooms.tail.values import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store.cli import streams
-from lango_store.cli.options import JsonOption, Key, UrlOption, flag, open_store, option
+from lango_store.cli.options import JsonOption, Key, UrlOption, example, flag, open_store, option
 from lango_store.cli.output import console, print_json, printable, say
 from lango_store.cli.rendering import render_message
+from lango_store.cli.root import app
 from lango_store.errors import quoted
 
 LAST: Final = 10
 """By default, the output begins this many seqs before the end."""
 
 
+@app.command(epilog=example("tail telegram:42 -f --url sqlite:///agent.db"))
 def tail(
     key: Key,
     follow: Annotated[bool, flag("--follow", "-f", "Wait for more, until Ctrl-C or the end of the session.")] = False,

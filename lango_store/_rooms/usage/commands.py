@@ -10,8 +10,20 @@ import typer
 
 from lango_store._rooms.usage.report import GROUPS
 from lango_store._rooms.usage.values import UsageRow
-from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, flag, open_store, option, time_option
+from lango_store.cli.options import (
+    Agent,
+    JsonOption,
+    Prefix,
+    UrlOption,
+    User,
+    example,
+    flag,
+    open_store,
+    option,
+    time_option,
+)
 from lango_store.cli.output import print_bars, print_json, print_table, printable, say
+from lango_store.cli.root import app
 
 _NAMES = {"user": "user_id", "agent": "agent_id"}
 _FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # spreadsheets also accept the wide forms
@@ -25,6 +37,7 @@ def _groups(text: str) -> list[str]:
     return groups
 
 
+@app.command(epilog=example("usage --by user,day --since 30d --url sqlite:///agent.db"))
 def usage(
     url: UrlOption = None,
     by: Annotated[

@@ -5,8 +5,9 @@ from typing import Annotated, Final
 import typer
 
 from lango_store._rooms.versions.values import Change
-from lango_store.cli.options import JsonOption, Key, UrlOption, flag, open_store
+from lango_store.cli.options import JsonOption, Key, UrlOption, example, flag, open_store
 from lango_store.cli.output import Columns, print_items, print_json, quantity, say
+from lango_store.cli.sessions import app as sessions
 
 COLUMNS: Final[Columns[Change]] = {
     "seq": lambda change: change.seq,
@@ -17,6 +18,7 @@ COLUMNS: Final[Columns[Change]] = {
 }
 
 
+@sessions.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))
 def changes(key: Key, url: UrlOption = None, json_: JsonOption = False) -> None:
     """List the cuts, edits, compactions and undos of a session, oldest first.
 
@@ -28,6 +30,7 @@ def changes(key: Key, url: UrlOption = None, json_: JsonOption = False) -> None:
         print_items(COLUMNS, [store.conversation(key).versions.changes()], as_json=json_, none="no changes")
 
 
+@sessions.command(epilog=example("sessions undo telegram:42 --url sqlite:///agent.db"))
 def undo(
     key: Key,
     url: UrlOption = None,

@@ -7,6 +7,7 @@ import typer
 
 from lango_store._rooms.tool_calls.values import BegunCall
 from lango_store._values.model import UNSET
+from lango_store.cli import root
 from lango_store.cli.options import (
     Agent,
     JsonOption,
@@ -24,6 +25,7 @@ from lango_store.cli.output import Columns, all_pages, print_items
 from lango_store.interchange.fidelity import read_json
 
 app = typer.Typer(invoke_without_command=True, epilog=example("calls --user ann --url sqlite:///agent.db"))
+root.app.add_typer(app, name="calls")
 
 COLUMNS: Final[Columns[BegunCall]] = {
     "key": lambda call: call.key,

@@ -7,6 +7,7 @@ import typer
 
 from lango_store._rooms.tool_calls.commands.calls import json_file
 from lango_store._rooms.tool_calls.values import Suspension
+from lango_store.cli import root
 from lango_store.cli.options import (
     Agent,
     JsonOption,
@@ -23,6 +24,7 @@ from lango_store.cli.output import Columns, all_pages, print_items, printable
 from lango_store.errors import quoted
 
 app = typer.Typer(invoke_without_command=True, epilog=example("suspensions --user ann --url sqlite:///agent.db"))
+root.app.add_typer(app, name="suspensions")
 
 COLUMNS: Final[Columns[Suspension]] = {
     "key": lambda suspension: suspension.key,

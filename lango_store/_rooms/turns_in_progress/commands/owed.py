@@ -3,8 +3,9 @@
 from typing import Final
 
 from lango_store._rooms.turns_in_progress.values import OwedTurn
-from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store
+from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, example, open_store
 from lango_store.cli.output import Columns, all_pages, print_items
+from lango_store.cli.root import app
 
 COLUMNS: Final[Columns[OwedTurn]] = {
     "key": lambda turn: turn.key,
@@ -17,6 +18,7 @@ COLUMNS: Final[Columns[OwedTurn]] = {
 }
 
 
+@app.command(epilog=example("owed --url sqlite:///agent.db"))
 def owed(
     user: User = None,
     agent: Agent = None,

@@ -5,6 +5,7 @@ from typing import Final
 import typer
 
 from lango_store._rooms.turns_in_progress.values import OpenTurn
+from lango_store.cli import root
 from lango_store.cli.options import (
     Agent,
     JsonOption,
@@ -22,6 +23,7 @@ from lango_store.cli.output import Columns, all_pages, print_items, printable, s
 from lango_store.errors import quoted
 
 app = typer.Typer(invoke_without_command=True, epilog=example("turns --user ann --url sqlite:///agent.db"))
+root.app.add_typer(app, name="turns")
 
 COLUMNS: Final[Columns[OpenTurn]] = {
     "key": lambda turn: turn.key,

@@ -1,0 +1,90 @@
+"""The list of all rooms, and what they add to the facades. A new room adds its lines here."""
+
+from typing import ClassVar, Final
+
+from lango_store._parts.groups import SessionPart, StoreFacade, StorePart
+from lango_store._rooms.distribution import checks as distribution
+from lango_store._rooms.examination import aio as examination_aio
+from lango_store._rooms.examination import groups as examination
+from lango_store._rooms.expiry import aio as expiry_aio
+from lango_store._rooms.expiry import groups as expiry
+from lango_store._rooms.forks import groups as forks
+from lango_store._rooms.payloads import aio as payloads_aio
+from lango_store._rooms.payloads import groups as payloads
+from lango_store._rooms.prompts import groups as prompts
+from lango_store._rooms.search import aio as search_aio
+from lango_store._rooms.search import groups as search
+from lango_store._rooms.search import state as search_index
+from lango_store._rooms.stats import aio as stats_aio
+from lango_store._rooms.stats import groups as stats
+from lango_store._rooms.tail import aio as tail_aio
+from lango_store._rooms.tail import groups as tail
+from lango_store._rooms.tool_calls import aio as tool_calls_aio
+from lango_store._rooms.tool_calls import groups as tool_calls
+from lango_store._rooms.tool_calls import waiting
+from lango_store._rooms.turns_in_progress import checks as checks_of_turns
+from lango_store._rooms.turns_in_progress import pending
+from lango_store._rooms.usage import aio as usage_aio
+from lango_store._rooms.usage import groups as usage
+from lango_store._rooms.versions import aio as versions_aio
+from lango_store._rooms.versions import groups as versions
+from lango_store._rooms.versions import kept_copies
+
+ROOMS: Final = {
+    "turns_in_progress": (),
+    "tail": ("turns_in_progress",),
+    "tool_calls": ("turns_in_progress",),
+    "prompts": ("tool_calls",),
+    "usage": (),
+    "expiry": (),
+    "versions": ("expiry",),
+    "forks": ("versions",),
+    "stats": ("usage",),
+    "examination": ("stats",),
+    "search": (),
+    "documents": (),
+    "payloads": (),
+    "distribution": (),
+}
+"""The rooms, each with the rooms that it builds on; it imports no other room. The help lists commands in this order."""
+
+
+class RoomsOfStore(expiry.InStore, stats.InStore, tool_calls.InStore, usage.InStore, search.InStore, StoreFacade):
+    """What the rooms add to `Store`, except `turns_in_progress`, whose methods return the types of the facades."""
+
+    _waiting: ClassVar = [pending.count, waiting.count]
+    _at_expiry: ClassVar = [kept_copies.purge]
+
+
+class RoomsOfMaintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
+    """What the rooms add to `Maintenance`."""
+
+    _checks: ClassVar = [distribution.DISTRIBUTION, checks_of_turns.EMPTY_INBOX, search_index.INDEX_CHECK]
+
+
+class RoomsOfConversation(
+    tool_calls.InConversation,
+    forks.InConversation,
+    search.InConversation,
+    versions.InConversation,
+    prompts.InConversation,
+    tail.InConversation,
+    SessionPart,
+):
+    """What the rooms add to `Conversation`, except `turns_in_progress`."""
+
+
+class AsyncRoomsOfStore(
+    expiry_aio.InStore, stats_aio.InStore, tool_calls_aio.InStore, usage_aio.InStore, search_aio.InStore
+):
+    """What the rooms add to `AsyncStore`, except `turns_in_progress`."""
+
+
+class AsyncRoomsOfMaintenance(examination_aio.InMaintenance, payloads_aio.InMaintenance):
+    """What the rooms add to `AsyncMaintenance`."""
+
+
+class AsyncRoomsOfConversation(
+    search_aio.InConversation, tail_aio.InConversation, tool_calls_aio.InConversation, versions_aio.InConversation
+):
+    """What the rooms add to `AsyncConversation`, except `turns_in_progress`."""
