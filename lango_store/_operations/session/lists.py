@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
 import sqlalchemy as sa
 
@@ -21,27 +21,15 @@ from lango_store._values.reports import Page
 from lango_store.errors import InvalidCursor, quoted
 from lango_store.tables import expired_at
 
+T = TypeVar("T")
+Query = TypeVar("Query", bound=sa.Select[Any])
+
 MAX_PAGE: Final = 1_000
 _MAX_CURSOR: Final = 10_000  # characters; a cursor with the longest key has 8,300
 _CURSOR: Final = re.compile(r'\["\w+", "[^"\\]+", "(?:[^"\\]|\\.)+"\]')
 
 Order = Literal["updated", "created"]
 """The order of a list: by last activity or by creation, the newest first."""
-
-
-class Filters(TypedDict, total=False):
-    """The keyword arguments of `Filter`: the conditions that a listed session meets."""
-
-    agent_id: str | None
-    user_id: str | None
-    key_prefix: str | None
-    title: str | None
-    updated_since: datetime | None
-    created_since: datetime | None
-    created_before: datetime | None
-    message_id: str | None
-    top_level: bool
-    expired: bool | None
 
 
 class WorkFilters(TypedDict, total=False):
@@ -52,38 +40,52 @@ class WorkFilters(TypedDict, total=False):
     key_prefix: str | None
 
 
+class Filters(WorkFilters, total=False):
+    """The keyword arguments of `Filter`: the conditions that a listed session meets."""
+
+    title: str | None
+    updated_since: datetime | None
+    created_since: datetime | None
+    created_before: datetime | None
+    message_id: str | None
+    top_level: bool
+    expired: bool | None
+
+
 class Filter:
     """A filter of sessions. `expired` selects live sessions (False, the default), expired ones (True) or both (None).
 
-    `level` is the number of "/" in the key; `top_level=True` means level 0.
+    `level` is the number of "/" in the key; `top_level=True` means level 0. `names` are those of the conditions.
     """
 
     def __init__(self, *, level: int | None = None, **which: Unpack[Filters]) -> None:
         sessions.check_fields(which, Filters)
-        self._values: dict[str, Any] = {
-            name: value for name, value in which.items() if name not in ("expired", "top_level") and value is not None
+        fields: dict[str, Any] = {**which}
+        values: dict[str, Any] = {
+            name: aware(value, name) if name.endswith(("_since", "_before")) else encode_text(value, name)
+            for name, value in fields.items()
+            if name not in ("expired", "top_level") and value is not None
         }
-        self._level = 0 if which.get("top_level") else level
-        self._expired = which.get("expired", False)
-
-    def named(self) -> tuple[str, ...]:
-        """Return the names of the conditions that this filter sets."""
-        level = () if self._level is None else ("level",)
-        return (*sorted(self._values), *level, *{False: ("live",), True: ("expired",), None: ()}[self._expired])
+        if (level := 0 if which.get("top_level") else level) is not None:
+            values["level"] = level
+        self.names = (*sorted(values), *{False: ("live",), True: ("expired",), None: ()}[which.get("expired", False)])
+        if "key_prefix" in values:
+            values["prefix_end"] = end_of_prefix(values["key_prefix"])
+        if "title" in values:  # fold only A to Z, as both databases do
+            values["title"] = values["title"].encode().lower().decode()
+        self._values = values
 
     def values(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
         """Return the values to bind for the conditions of this filter."""
-        values: dict[str, Any] = {"now": dialect.time(now), "level": self._level}
+        values = self._values | {"now": dialect.time(now)}
         for name, value in self._values.items():
-            is_time = name.endswith(("_since", "_before"))
-            values[name] = dialect.time(aware(value, name)) if is_time else encode_text(value, name)
-        if "key_prefix" in values:
-            values["prefix_end"] = end_of_prefix(values["key_prefix"])
-        if "title" in values:
-            values["title"] = (
-                values["title"].encode().lower().decode()
-            )  # only A to Z, which both databases fold in the same way
+            if isinstance(value, datetime):
+                values[name] = dialect.time(value)
         return values
+
+    def apply(self, query: Query, dialect: Dialect) -> Query:
+        """Add the conditions with their values to a query that is built for each call; the caller binds `now`."""
+        return query.where(*conditions(dialect, self.names)).params(self._values)
 
 
 def work_filter(which: WorkFilters) -> Filter:
@@ -92,27 +94,9 @@ def work_filter(which: WorkFilters) -> Filter:
     return Filter(**which)
 
 
-def conditions_with_values(dialect: Dialect, which: WorkFilters) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions on sessions, for statements that are built for each call."""
-    agent_id, user_id, key_prefix = which.get("agent_id"), which.get("user_id"), which.get("key_prefix")
-    conditions: list[sa.ColumnElement[bool]] = []
-    if user_id is not None:
-        conditions.append(SESSION.c.user_id == encode_text(user_id, "user_id"))
-    if agent_id is not None:
-        agent = SESSION.c.agent_id if user_id is None else dialect.without_index(SESSION.c.agent_id)
-        conditions.append(agent == encode_text(agent_id, "agent_id"))
-    if key_prefix is not None:
-        prefix = encode_text(key_prefix, "key_prefix") or ""
-        conditions += [SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix)]
-    return conditions
-
-
 _ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}
 
 _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
-    "agent_id": SESSION.c.agent_id == text("agent_id"),
-    "user_id": SESSION.c.user_id == text("user_id"),
-    "key_prefix": sa.and_(SESSION.c.key >= session_key("key_prefix"), SESSION.c.key < session_key("prefix_end")),
     "updated_since": SESSION.c.updated_at >= time("updated_since"),
     "created_since": SESSION.c.created_at >= time("created_since"),
     "created_before": SESSION.c.created_at < time("created_before"),
@@ -130,11 +114,22 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
 LIMIT: Final = number("limit")
 
 
-def conditions(dialect: Dialect, names: Sequence[str]) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions with these names; `Filter.values` has the values to bind."""
-    by_name = _CONDITIONS | {"title": dialect.contains_text(SESSION.c.title, text("title"))}
-    if "user_id" in names:  # use only the index on `user_id`: a user has fewer sessions than an agent
-        by_name["agent_id"] = dialect.without_index(SESSION.c.agent_id) == text("agent_id")
+def conditions(dialect: Dialect, names: Sequence[str], *, indexed: bool = True) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions with these names; `Filter.values` has the values to bind.
+
+    Pass `indexed=False` if another condition of the query has a better index than those of agents, users and keys.
+    """
+
+    def column(name: str, *, indexed: bool = indexed) -> sa.ColumnElement[Any]:
+        return SESSION.c[name] if indexed else dialect.without_index(SESSION.c[name])
+
+    of_agent = indexed and "user_id" not in names  # a user has fewer sessions than an agent
+    by_name = _CONDITIONS | {
+        "user_id": column("user_id") == text("user_id"),
+        "agent_id": column("agent_id", indexed=of_agent) == text("agent_id"),
+        "key_prefix": (column("key") >= session_key("key_prefix")) & (column("key") < session_key("prefix_end")),
+        "title": dialect.contains_text(SESSION.c.title, text("title")),
+    }
     return [by_name[name] for name in names]
 
 
@@ -168,7 +163,7 @@ def _count(*names: str) -> Statement:
     return Statement(lambda dialect: _where(query, dialect, names))
 
 
-_SessionPage: Final = Page[SessionInfo]
+_SessionPage: Final = Page[SessionInfo]  # Python would otherwise look it up for each page
 
 
 def check_limit(limit: int) -> None:
@@ -184,7 +179,7 @@ def page(
     check_limit(limit)
     dialect = dialect_of(connection)
     values = chosen.values(dialect, now) | {"limit": limit + 1}
-    conditions = chosen.named()
+    conditions = chosen.names
     if cursor is not None:
         cursor_order, moment, values["cursor_key"] = read_cursor(cursor, "list_sessions")
         if cursor_order != order:
@@ -193,12 +188,8 @@ def page(
             )
         values["cursor_time"] = dialect.time(moment)
         conditions += (f"after cursor by {order}",)
-    items = _infos(_page(order, *conditions).run(connection, values))
-    if len(items) <= limit:
-        return _SessionPage(items=items)
-    last = items[limit - 1]
-    moment = last.updated_at if order == "updated" else last.created_at
-    return _SessionPage(items=items[:limit], next=cursor_after(order, moment, last.key))
+    items = [session_info(row) for row in _page(order, *conditions).run(connection, values)]
+    return page_of(_SessionPage, items, limit, lambda last: (order, getattr(last, f"{order}_at"), last.key))
 
 
 def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
@@ -209,7 +200,7 @@ def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, lim
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"page_size={quoted(limit)} is not between 1 and {MAX_PAGE:,}: give another")
     values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
-    return _infos(_walk(*chosen.named(), "after").run(connection, values))
+    return [session_info(row) for row in _walk(*chosen.names, "after").run(connection, values)]
 
 
 def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[list[SessionInfo]]:
@@ -225,18 +216,29 @@ def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[
 
 def keys(connection: AnyConnection, now: Moment, chosen: Filter) -> list[str]:
     """Read the keys of sessions in order, including sessions whose other columns are damaged."""
-    rows = _keys(*chosen.named()).run(connection, chosen.values(dialect_of(connection), now))
+    rows = _keys(*chosen.names).run(connection, chosen.values(dialect_of(connection), now))
     return [key for (key,) in rows]
-
-
-def _infos(rows: Sequence[Sequence[Any]]) -> list[SessionInfo]:
-    return [session_info(row) for row in rows]
 
 
 def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:
     """Count the sessions that a filter selects."""
-    rows = _count(*chosen.named()).run(connection, chosen.values(dialect_of(connection), now))
+    rows = _count(*chosen.names).run(connection, chosen.values(dialect_of(connection), now))
     return int(rows[0][0])
+
+
+def page_of(
+    kind: type[Page[T]], items: list[T], limit: int, position: Callable[[T], tuple[str, datetime, str]]
+) -> Page[T]:
+    """Return a page of at most `limit` items.
+
+    Args:
+        kind: The class of the page, such as `Page[SessionInfo]`.
+        items: The items, and one more if the page has a next one.
+        limit: The number of items per page.
+        position: Returns the arguments of `cursor_after` for the last item of the page.
+    """
+    has_next = len(items) > limit
+    return kind(items=items[:limit], next=cursor_after(*position(items[limit - 1])) if has_next else None)
 
 
 def cursor_after(name: str, moment: datetime, key: str) -> str:

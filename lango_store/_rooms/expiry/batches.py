@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store._dialect import Dialect, Moment, dialect_of
+from lango_store._dialect import Moment, dialect_of
 from lango_store._operations.binds import SESSION, of_session, of_sessions, session_key
 from lango_store._operations.paging import chunks
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session import levels
-from lango_store._operations.session.lists import WorkFilters, conditions_with_values
+from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import MAX_TTL, check_duration
 from lango_store._rows.encoding import aware
 from lango_store._values.model import SessionInfo
@@ -43,9 +43,10 @@ class Reason:
 
 
 class PurgeBatch(NamedTuple):
-    """The first sessions that are due for one reason and meet all conditions, up to two limits."""
+    """The first sessions that are due for one reason, match a filter and meet all conditions, up to two limits."""
 
     reason: Reason
+    which: Filter
     conditions: Sequence[sa.ColumnElement[bool]]
     max_sessions: int
     max_rows: int
@@ -55,15 +56,13 @@ class PurgeBatch(NamedTuple):
 class PurgePolicy:
     """The sessions to purge: expired ones and, if set, those idle for `older_than` or created before `created_before`.
 
-    `agent_id`, `user_id` and `key_prefix` restrict the purge. With `everything`, all sessions that match these
-    restrictions are purged. With `descendants`, the descendants of each purged session are purged with it.
+    `which` restricts the purge. With `everything`, all sessions that match it are purged. With `descendants`, the
+    descendants of each purged session are purged with it.
     """
 
+    which: Filter
     older_than: timedelta | None = None
     created_before: datetime | None = None
-    agent_id: str | None = None
-    user_id: str | None = None
-    key_prefix: str | None = None
     everything: bool = False
     descendants: bool = False
 
@@ -80,11 +79,6 @@ class PurgePolicy:
                 Reason(SESSION.c.created_at < aware(self.created_before, "created_before"), SESSION.c.created_at)
             )
         return reasons
-
-    def filters(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions that every purged session must meet."""
-        which: WorkFilters = {"agent_id": self.agent_id, "user_id": self.user_id, "key_prefix": self.key_prefix}
-        return conditions_with_values(dialect, which)
 
 
 def purge(
@@ -104,11 +98,11 @@ def purge(
     the purge waits for them instead. With `descendants`, all descendants are deleted too. The purge always waits for
     the locks of descendants. Descendants do not count towards the limits.
     """
-    due = _due(batch).with_for_update(skip_locked=not waits)
+    due = _due(connection, batch).with_for_update(skip_locked=not waits)
     if dialect_of(connection).locks_many:
         keys = _chosen(connection, due, batch)
     else:
-        keys = _locked(connection, due, _chosen(connection, _due(batch), batch))
+        keys = _locked(connection, due, _chosen(connection, _due(connection, batch), batch))
     counted = len(keys)
     if descendants:
         counted = levels.first_families(keys, None)[1]
@@ -123,11 +117,12 @@ def purge(
 
 def keys(connection: sa.Connection, _: Moment, batch: PurgeBatch) -> list[str]:
     """Return the keys of the sessions that a batch would contain, without locking them."""
-    return _chosen(connection, _due(batch), batch)
+    return _chosen(connection, _due(connection, batch), batch)
 
 
-def _due(batch: PurgeBatch) -> sa.Select[Any]:
-    return sa.select(SESSION.c.key).where(batch.reason.condition, *batch.conditions)
+def _due(connection: sa.Connection, batch: PurgeBatch) -> sa.Select[Any]:
+    query = sa.select(SESSION.c.key).where(batch.reason.condition, *batch.conditions)
+    return batch.which.apply(query, dialect_of(connection))
 
 
 def _chosen(connection: sa.Connection, due: sa.Select[Any], batch: PurgeBatch) -> list[str]:
@@ -161,7 +156,7 @@ def preview(
     connection: sa.Connection,
     now: Moment,
     reasons: Sequence[Reason],
-    filters: Sequence[sa.ColumnElement[bool]],
+    which: Filter,
     limit: int | None,
     shown: int,
     *,
@@ -171,7 +166,8 @@ def preview(
     number = sa.case(*((reason.condition, position) for position, reason in enumerate(reasons)))
     order = sa.case(*((reason.condition, reason.order) for reason in reasons))
     due = sa.or_(*(reason.condition for reason in reasons))
-    chosen = sa.select(*SESSION_COLUMNS).where(due, *filters).order_by(number, order).limit(limit)
+    query = sa.select(*SESSION_COLUMNS).where(due).order_by(number, order).limit(limit)
+    chosen = which.apply(query, dialect_of(connection))
     if descendants:
         due_keys = connection.execute(chosen.with_only_columns(SESSION.c.key).limit(None)).scalars()
         first_keys, _ = levels.first_families(due_keys, limit)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from lango_store._connections.context import Context
 from lango_store._operations import derived_data
+from lango_store._operations.session.lists import Filter
 from lango_store._rooms.expiry import archiving, purging
 from lango_store._rooms.expiry.batches import PurgePolicy
 from lango_store._rooms.expiry.values import ExpiryReport
@@ -73,7 +74,8 @@ class InStore:
                 cannot be written; the current batch was not deleted.
         """
         moment = None if now is None else aware(now, "now")
-        policy = PurgePolicy(older_than, created_before, agent_id, user_id, key_prefix, descendants=descendants)
+        which = Filter(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, expired=None)
+        policy = PurgePolicy(which, older_than, created_before, descendants=descendants)
         report = purging.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
             for clean in self._at_expiry:
@@ -115,9 +117,8 @@ class InStore:
             raise ValueError(
                 "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
             )
-        policy = PurgePolicy(
-            agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True, descendants=descendants
-        )
+        which = Filter(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, expired=None)
+        policy = PurgePolicy(which, everything=True, descendants=descendants)
         report = purging.purge(self._context, policy, None, batch_size)
         if report.held:
             raise SessionHeld(*next(iter(report.held.items())))

@@ -39,11 +39,11 @@ def purge(
     started = perf_counter()
     if now is None:
         now = context.on_primary().read_together(lambda connection, _: context.now(connection))
-    reasons, filters = policy.reasons(now), policy.filters(dialect_of(context.engine))
+    reasons = policy.reasons(now)
     report = ExpiryReport(at=now, dry_run=dry_run)
     if dry_run:
         preview = context.on_primary().read_together(
-            batches.preview, reasons, filters, limit, _SHOWN, descendants=policy.descendants
+            batches.preview, reasons, policy.which, limit, _SHOWN, descendants=policy.descendants
         )
         report.sessions, report.messages, report.oldest = preview
         reasons = []
@@ -57,7 +57,7 @@ def purge(
             max_sessions = batch_size if limit is None else min(batch_size, limit)
             held = len(report.held)
             with pace.batch():
-                batch = PurgeBatch(reasons[0], filters, max_sessions, pace.rows)
+                batch = PurgeBatch(reasons[0], policy.which, [], max_sessions, pace.rows)
                 purged = _purge_batch(context, policy, batch, archive_batch, report.held)
             if not purged.sessions and len(report.held) == held:
                 reasons.pop(0)

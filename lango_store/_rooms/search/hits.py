@@ -4,19 +4,21 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, Unpack
 
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from lango_store._operations.binds import IS_RECORD, LIVE, MESSAGE, SESSION, of_session
+from lango_store._dialect import dialect_of
+from lango_store._operations.binds import IS_RECORD, MESSAGE, SESSION, of_session
 from lango_store._operations.rows import seq_or_zero
+from lango_store._operations.session.lists import Filter, WorkFilters, work_filter
 from lango_store._rooms.search.index import MessageKey, read_messages
 from lango_store._rooms.search.indexes import index_of
 from lango_store._rooms.search.query import Places, SearchQuery, finder, matcher, snippet
 from lango_store._rooms.search.values import SearchHit, SearchPage
 from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import aware, decode_time, encode_role, encode_text, end_of_prefix
+from lango_store._rows.encoding import aware, decode_time, encode_role
 from lango_store._values.model import MessageRole
 from lango_store.errors import DamagedMessage
 
@@ -26,37 +28,24 @@ _NEWEST: Final = 5_000
 _PAGE: Final = 200
 
 
-class SearchFilters(TypedDict, total=False):
-    """The keyword arguments of `conditions`: the filters of a search."""
+class SearchFilters(WorkFilters, total=False):
+    """The keyword arguments of `filters`: the filters of a search."""
 
-    user_id: str | None
-    agent_id: str | None
-    key_prefix: str | None
     role: MessageRole | str | None
     since: datetime | None
     until: datetime | None
 
 
-def conditions(
+def filters(
     message: sa.FromClause,
     *,
-    user_id: str | None = None,
-    agent_id: str | None = None,
-    key_prefix: str | None = None,
     role: MessageRole | str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-) -> tuple[list[sa.ColumnElement[bool]], list[sa.ColumnElement[bool]]]:
-    """Return the conditions on sessions, and those on the columns of `message`; aliases of a role match too."""
-    sessions: list[sa.ColumnElement[bool]] = []
+    **which: Unpack[WorkFilters],
+) -> tuple[Filter, list[sa.ColumnElement[bool]]]:
+    """Return the filter of sessions, and the conditions on the columns of `message`; aliases of a role match too."""
     messages: list[sa.ColumnElement[bool]] = []
-    if user_id is not None:
-        sessions.append(SESSION.c.user_id == encode_text(user_id, "user_id"))
-    if agent_id is not None:
-        sessions.append(SESSION.c.agent_id == encode_text(agent_id, "agent_id"))
-    if key_prefix:
-        prefix = encode_text(key_prefix, "key_prefix") or ""
-        sessions += [SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix)]
     if role is not None:
         wanted = MessageRole(encode_role(role)).canonical
         messages.append(message.c.role.in_([each for each in MessageRole if each.canonical is wanted]))
@@ -64,7 +53,7 @@ def conditions(
         messages.append(message.c.created_at >= aware(since, "since"))
     if until is not None:
         messages.append(message.c.created_at < aware(until, "until"))
-    return sessions, messages
+    return work_filter(which), messages
 
 
 class Search(NamedTuple):
@@ -115,8 +104,8 @@ def _is_small(connection: sa.Connection) -> bool:
 def _ranked(connection: sa.Connection, search: Search, limit: int, offset: int) -> Sequence[sa.Row[Any]]:
     """Rank all matches in the index, and return a page of them, best match first."""
     source, message, rank = index_of(connection).matches(search.query)
-    of_sessions, of_messages = conditions(message, **search.which)
-    query = _select_hits(source, message, rank).where(LIVE, *of_sessions, *of_messages)
+    sessions, of_messages = filters(message, **search.which)
+    query = sessions.apply(_select_hits(source, message, rank).where(*of_messages), dialect_of(connection))
     if search.key is not None:
         query = query.where(of_session(message, search.key))
     order: list[Any] = [sa.desc("rank"), message.c.created_at.desc(), message.c.session_key, message.c.seq.desc()]
@@ -130,12 +119,14 @@ def _newest(connection: sa.Connection, search: Search, number: int) -> tuple[lis
     matches, or reaches its limit of messages or time. Also returns the number of compared messages, or None if all
     messages were compared.
     """
-    of_sessions, of_messages = conditions(MESSAGE, **search.which)
+    sessions, of_messages = filters(MESSAGE, **search.which)
     # An outer join with all conditions on messages. With an inner join, SQLite would read the messages first, and sort
     # all of them. For a session without matching messages, the join returns one row of NULLs.
     own = sa.and_(of_session(MESSAGE, SESSION.c.key), ~IS_RECORD, *of_messages)
     chosen = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).join_from(SESSION, MESSAGE, own, isouter=True)
-    chosen = chosen.where(LIVE, *of_sessions, *([] if search.key is None else [of_session(SESSION, search.key)]))
+    chosen = sessions.apply(chosen, dialect_of(connection))
+    if search.key is not None:
+        chosen = chosen.where(of_session(SESSION, search.key))
     order = (SESSION.c.updated_at.desc(), SESSION.c.key.desc(), MESSAGE.c.seq.desc())
     chosen = chosen.order_by(*order).limit(_NEWEST).execution_options(yield_per=_PAGE)
     is_match, deadline = matcher(search.query), monotonic() + _COMPARING

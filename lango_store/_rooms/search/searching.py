@@ -37,7 +37,7 @@ def find(
     check_limit(limit)
     offset = _offset(cursor)
     query = parse_query(words)
-    hits.conditions(MESSAGE, **which)  # raises for an invalid filter before a connection is opened
+    hits.filters(MESSAGE, **which)  # raises for an invalid filter before a connection is opened
 
     def page(connection: sa.Connection) -> SearchPage:
         now = context.now(connection)  # this statement is built for each call and needs a bound time

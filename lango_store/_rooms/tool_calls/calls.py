@@ -306,7 +306,6 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[BegunCall]:
 
 
 _CURSOR: Final = re.compile(r"([0-9]{1,18})_([0-9]{1,9})")  # a seq and a position
-_CallPage: Final = Page[BegunCall]
 
 
 def page_of_unknown(
@@ -320,12 +319,9 @@ def page_of_unknown(
         if not (found := _CURSOR.fullmatch(place)):
             raise InvalidCursor("the cursor is of another list: pass Page.next unchanged")
         bound |= {"cursor_seq": int(found[1]), "cursor_position": int(found[2])}
-    items = [_decoded(row) for row in _unknown(chosen.named(), first=cursor is None).run(connection, bound)]
-    if len(items) <= limit:
-        return _CallPage(items=items)
-    last = items[limit - 1]
-    return _CallPage(
-        items=items[:limit], next=lists.cursor_after(f"{last.seq}_{last.position}", last.begun_at, last.key)
+    items = [_decoded(row) for row in _unknown(chosen.names, first=cursor is None).run(connection, bound)]
+    return lists.page_of(
+        Page[BegunCall], items, limit, lambda last: (f"{last.seq}_{last.position}", last.begun_at, last.key)
     )
 
 

@@ -279,7 +279,7 @@ class StoreSuspensions(StorePart):
         Raises:
             InvalidCursor: The cursor was not returned by this method.
         """
-        return self._context.on_primary().read_together(suspensions.page, which, due_before, limit, cursor)
+        return self._context.on_primary().read(suspensions.page, work_filter(which), due_before, limit, cursor)
 
 
 class InConversation(SessionPart):

@@ -7,16 +7,17 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, column, of_session, text
+from lango_store._operations.binds import LIVE_SESSION, NOW, SESSION, column, of_session, session_key, text, time
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
-from lango_store._operations.session.lists import WorkFilters, conditions_with_values
+from lango_store._operations.session.lists import Filter
 from lango_store._rooms.tool_calls import calls, waiting
 from lango_store._rooms.tool_calls.calls import Place
 from lango_store._rooms.tool_calls.errors import AlreadyAnswered, SuspensionExpired, SuspensionNotFound
@@ -27,7 +28,6 @@ from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
 from lango_store._values.reports import Page
 from lango_store.errors import InvalidCursor, SessionNotFound, quoted
-from lango_store.tables import live_at
 
 _DIGEST_LENGTH: Final = 64
 _TOKEN: Final = re.compile(r"([A-Za-z0-9_=-]{1,4000})\.([A-Za-z0-9_-]{43})")
@@ -172,41 +172,39 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Suspension]:
     return [_decoded(row) for row in _all.run(connection, {"key": checked_key(key)})]
 
 
-_SuspensionPage: Final = Page[Suspension]
-
 _POSITION: Final = (SUSPENSION.c.created_at, SUSPENSION.c.session_key, SUSPENSION.c.digest)
+_CONDITIONS: Final = {
+    "due_before": SUSPENSION.c.due_at < time("due_before"),
+    "cursor": sa.tuple_(*_POSITION) > sa.tuple_(time("cursor_time"), session_key("cursor_key"), text("cursor_digest")),
+}
+
+
+@cache
+def _page(names: tuple[str, ...], *own: str) -> Statement:
+    query = sa.select(*_ROW).join(SESSION, of_session(SESSION, SUSPENSION.c.session_key)).where(waiting.IS_UNANSWERED)
+    query = query.where(*(_CONDITIONS[name] for name in own)).order_by(*_POSITION).limit(lists.LIMIT)
+    return Statement(lambda dialect: query.where(*lists.conditions(dialect, names)))
 
 
 def page(
-    connection: sa.Connection,
-    now: Moment,
-    which: WorkFilters,
-    due_before: datetime | None,
-    limit: int,
-    cursor: str | None,
+    connection: AnyConnection, now: Moment, chosen: Filter, due_before: datetime | None, limit: int, cursor: str | None
 ) -> Page[Suspension]:
-    """Return a page of the suspensions of live sessions that have no answer, oldest first."""
+    """Return a page of the suspensions of chosen sessions that have no answer, oldest first."""
     lists.check_limit(limit)
-    sessions.check_fields(which, WorkFilters)
-    conditions = [waiting.IS_UNANSWERED, live_at(now or sessions.server_time(connection))]
-    conditions += conditions_with_values(dialect_of(connection), which)
+    dialect = dialect_of(connection)
+    bound = chosen.values(dialect, now) | {"limit": limit + 1}
+    own: list[str] = []
     if due_before is not None:
-        conditions.append(SUSPENSION.c.due_at < aware(due_before, "due_before"))
+        own.append("due_before")
+        bound["due_before"] = dialect.time(aware(due_before, "due_before"))
     if cursor is not None:
-        digest, created_at, key = lists.read_cursor(cursor, "Store.suspensions")
-        if len(digest) != _DIGEST_LENGTH:
+        own.append("cursor")
+        bound["cursor_digest"], moment, bound["cursor_key"] = lists.read_cursor(cursor, "Store.suspensions")
+        bound["cursor_time"] = dialect.time(moment)
+        if len(bound["cursor_digest"]) != _DIGEST_LENGTH:
             raise InvalidCursor("the cursor is of another list: pass Page.next unchanged")
-        last = (sa.literal(created_at, _POSITION[0].type), sa.literal(key, KEY.type), sa.literal(digest, KEY.type))
-        conditions.append(sa.tuple_(*_POSITION) > sa.tuple_(*last))
-    query = sa.select(*_ROW).join(SESSION, of_session(SESSION, SUSPENSION.c.session_key)).where(*conditions)
-    rows = connection.execute(query.order_by(*_POSITION).limit(limit + 1))
-    items = [_decoded(row) for row in rows]
-    if len(items) <= limit:
-        return _SuspensionPage(items=items)
-    last_item = items[limit - 1]
-    return _SuspensionPage(
-        items=items[:limit], next=lists.cursor_after(last_item.id, last_item.created_at, last_item.key)
-    )
+    items = [_decoded(row) for row in _page(chosen.names, *own).run(connection, bound)]
+    return lists.page_of(Page[Suspension], items, limit, lambda last: (last.id, last.created_at, last.key))
 
 
 def _decoded(row: Sequence[Any]) -> Suspension:

@@ -9,41 +9,24 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import LIVE, NOW, SESSION, of_session, session_key, text, time
+from lango_store._operations.binds import LIVE, NOW, SESSION, of_session, session_key, time
 from lango_store._operations.rows import session_value, stored_time
 from lango_store._operations.session import lists, sessions
-from lango_store._operations.session.lists import WorkFilters
+from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import MAX_DURATION
 from lango_store._rooms.turns_in_progress import leases, owed
 from lango_store._rooms.turns_in_progress.leases import Retry
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._rooms.turns_in_progress.values import OwedTurn
 from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import checked_key, encode_text, end_of_prefix
+from lango_store._rows.encoding import checked_key
 from lango_store._values.reports import Page
-
-
-class Chosen:
-    """The owed sessions that filters select."""
-
-    def __init__(self, which: WorkFilters) -> None:
-        sessions.check_fields(which, WorkFilters)
-        self._values = {name: encode_text(value, name) for name, value in which.items() if value is not None}  # type: ignore[arg-type]
-        self.names = tuple(sorted(self._values))
-
-    def bound(self, dialect: Dialect, now: Moment, limit: int) -> dict[str, Any]:
-        """Return the values to bind."""
-        end = {"prefix_end": end_of_prefix(self._values["key_prefix"] or "")} if "key_prefix" in self._values else {}
-        return self._values | end | {"now": dialect.time(now), "limit": limit}
 
 
 def _query(dialect: Dialect, names: tuple[str, ...], *columns: Any) -> sa.Select[Any]:
     """Select owed sessions without a running turn, by the index on `owed_at`: the filters must not use another one."""
-    by_column = [dialect.without_index(SESSION.c[name]) == text(name) for name in names if name != "key_prefix"]
-    if "key_prefix" in names:
-        key = dialect.without_index(SESSION.c.key)
-        by_column += [key >= session_key("key_prefix"), key < session_key("prefix_end")]
-    query = sa.select(*columns).where(SESSION.c.owed_at.is_not(None), LIVE, owed.IS_ENDED, *by_column)
+    conditions = lists.conditions(dialect, names, indexed=False)
+    query = sa.select(*columns).where(SESSION.c.owed_at.is_not(None), owed.IS_ENDED, *conditions)
     return query.order_by(SESSION.c.owed_at, SESSION.c.key).limit(lists.LIMIT)
 
 
@@ -92,7 +75,7 @@ class Running(NamedTuple):
 def _read_due(
     connection: AnyConnection,
     now: Moment,
-    chosen: Chosen,
+    chosen: Filter,
     limit: int,
     refused: Collection[str],
     *,
@@ -101,11 +84,11 @@ def _read_due(
 ) -> list[Any]:
     dialect = dialect_of(connection)
     statement = _due(chosen.names, locks=locks and dialect.locks_many, without_deaths=without_deaths)
-    rows = statement.run(connection, chosen.bound(dialect, now, limit + len(refused)))
+    rows = statement.run(connection, chosen.values(dialect, now) | {"limit": limit + len(refused)})
     return [row for row in rows if row[0] not in refused][:limit]
 
 
-def is_any_due(connection: AnyConnection, now: Moment, chosen: Chosen, running: Running) -> bool:
+def is_any_due(connection: AnyConnection, now: Moment, chosen: Filter, running: Running) -> bool:
     """Return True if a worker could claim a turn now. A turn that has to run alone waits until no other is running."""
     rows = _read_due(connection, now, chosen, 1, running.refused)
     return any(not (has_died and running.turns) for *_, has_died in rows)
@@ -114,7 +97,7 @@ def is_any_due(connection: AnyConnection, now: Moment, chosen: Chosen, running: 
 def claim(
     connection: sa.Connection,
     now: datetime,
-    chosen: Chosen,
+    chosen: Filter,
     limit: int,
     max_attempts: int,
     open_turn: Callable[[str, str | None], RunningTurn],
@@ -170,9 +153,6 @@ _COLUMNS: Final = {
 }
 
 
-_OwedPage: Final = Page[OwedTurn]
-
-
 @cache
 def _page(names: tuple[str, ...], *, first: bool) -> Statement:
     after = sa.tuple_(SESSION.c.owed_at, SESSION.c.key) > sa.tuple_(time("cursor_time"), session_key("cursor_key"))
@@ -180,20 +160,17 @@ def _page(names: tuple[str, ...], *, first: bool) -> Statement:
     return Statement(lambda dialect: _query(dialect, names, *_COLUMNS.values()).where(*conditions))
 
 
-def page(connection: AnyConnection, now: Moment, chosen: Chosen, limit: int, cursor: str | None) -> Page[OwedTurn]:
+def page(connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None) -> Page[OwedTurn]:
     """Return a page of the owed turns of live sessions that no worker is running, the longest due first."""
     lists.check_limit(limit)
     dialect = dialect_of(connection)
-    bound = chosen.bound(dialect, now, limit + 1)
+    bound = chosen.values(dialect, now) | {"limit": limit + 1}
     if cursor is not None:
         _, moment, bound["cursor_key"] = lists.read_cursor(cursor, "owed")
         bound["cursor_time"] = dialect.time(moment)
     rows = _page(chosen.names, first=cursor is None).run(connection, bound)
-    items = [_decoded(dict(zip(_COLUMNS, row, strict=True))) for row in rows[:limit]]
-    if len(rows) <= limit:
-        return _OwedPage(items=items)
-    last = items[-1]
-    return _OwedPage(items=items, next=lists.cursor_after("owed", last.due_at or owed.NEVER, last.key))
+    items = [_decoded(dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+    return lists.page_of(Page[OwedTurn], items, limit, lambda last: ("owed", last.due_at or owed.NEVER, last.key))
 
 
 def _decoded(value: Mapping[str, Any]) -> OwedTurn:

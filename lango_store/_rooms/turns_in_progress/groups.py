@@ -9,7 +9,6 @@ from lango_store._operations.log.appends import Batch
 from lango_store._operations.session.lists import WorkFilters, work_filter
 from lango_store._parts.groups import SessionPart, StoreFacade, StorePart, session_group, store_group
 from lango_store._rooms.turns_in_progress import claims, drafts, inbox, leases, working
-from lango_store._rooms.turns_in_progress.claims import Chosen
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedTurn
 from lango_store._values.model import Message
@@ -337,11 +336,11 @@ class InStore(StoreFacade, Generic[C, T]):
         Raises:
             InvalidCursor: The cursor was not returned by this method.
         """
-        return self._context.on_primary().read(claims.page, Chosen(which), limit, cursor)
+        return self._context.on_primary().read(claims.page, work_filter(which), limit, cursor)
 
     def _worker(self, lease: timedelta, which: WorkFilters, **options: Any) -> working.Worker:
         def open_turn(key: str, id: str | None) -> RunningTurn:
             conversation: InConversation[T] = self.conversation(key)
             return conversation.turn(id or self._context.new_id(), lease=lease)
 
-        return working.Worker(self._context, open_turn, Chosen(which), lease=lease, **options)
+        return working.Worker(self._context, open_turn, work_filter(which), lease=lease, **options)

@@ -268,9 +268,6 @@ def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -
         raise TurnInProgress(key, current.id, current.until)
 
 
-_OpenPage: Final = Page[OpenTurn]
-
-
 def page(connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None) -> Page[OpenTurn]:
     """Return a page of the turns in progress of chosen sessions, in the order in which their leases end."""
     lists.check_limit(limit)
@@ -279,11 +276,8 @@ def page(connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cur
     if cursor is not None:
         _, moment, bound["cursor_key"] = lists.read_cursor(cursor, "turns.list_in_progress")
         bound["cursor_time"] = dialect.time(moment)
-    items = [_decoded(row) for row in _page(chosen.named(), first=cursor is None).run(connection, bound)]
-    if len(items) <= limit:
-        return _OpenPage(items=items)
-    last = items[limit - 1]
-    return _OpenPage(items=items[:limit], next=lists.cursor_after("open", last.until, last.key))
+    items = [_decoded(row) for row in _page(chosen.names, first=cursor is None).run(connection, bound)]
+    return lists.page_of(Page[OpenTurn], items, limit, lambda last: ("open", last.until, last.key))
 
 
 def _decoded(row: Any) -> OpenTurn:

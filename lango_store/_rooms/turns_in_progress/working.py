@@ -21,9 +21,9 @@ from typing import Any, Final, cast
 
 from lango_store._connections.context import Context
 from lango_store._connections.threads import Threads
+from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import check_duration
 from lango_store._rooms.turns_in_progress import claims, leases
-from lango_store._rooms.turns_in_progress.claims import Chosen
 from lango_store._rooms.turns_in_progress.leases import Retry
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState, LangoStoreError, NotPermitted, quoted
@@ -47,7 +47,7 @@ class Worker:
         self,
         context: Context,
         open_turn: Callable[[str, str | None], RunningTurn],
-        chosen: Chosen,
+        chosen: Filter,
         *,
         concurrency: int,
         lease: timedelta,

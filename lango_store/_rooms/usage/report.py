@@ -126,7 +126,7 @@ def _query(
         query = query.where(TURN.c.created_at >= aware(since, "since"))
     if until is not None:
         query = query.where(TURN.c.created_at < aware(until, "until"))
-    query = query.where(*conditions(dialect, chosen.named())).group_by(SESSION.c.key)
+    query = query.where(*conditions(dialect, chosen.names)).group_by(SESSION.c.key)
     return (query.group_by("turn_model") if "model" in by else query).execution_options(yield_per=_AT_ONCE)
 
 
