@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -21,7 +21,8 @@ from lango_store.content import AGUI, Call, Native, Note, Result, Text, ignore, 
 from lango_store.content.pages import agui_call, agui_result
 from lango_store.errors import InvalidCursor, quoted
 from lango_store.ui import streams
-from lango_store.ui.streams import TURN_ID, Calls, ChatRequest, Messages, frame
+from lango_store.ui.requests import ChatRequest
+from lango_store.ui.streams import TURN_ID, Calls, Messages, frame
 
 Fields = dict[str, Any]
 
@@ -329,9 +330,9 @@ def _extend(shown: list[Fields], id: str, block: Fields) -> None:
 def from_agui(body: Mapping[str, Any]) -> ChatRequest:
     """Read the JSON that an agent of AG-UI sends (`RunAgentInput`).
 
-    Text, images and other files of the last message of the user are read, and the answers to interrupts. Everything
-    else, such as earlier messages, is stored already, and a client could forge it. A cancelled interrupt, or one
-    without a payload, gets the answer `{"approved": False}`.
+    Text, images and other files of the last message of the user are read, the answers to interrupts, and the results
+    of tools after the last answer. Everything else, such as earlier messages, is stored already, and a client could
+    forge it. A cancelled interrupt, or one without a payload, gets the answer `{"approved": False}`.
 
     Args:
         body: The decoded body of the request.
@@ -343,12 +344,24 @@ def from_agui(body: Mapping[str, Any]) -> ChatRequest:
         ValueError: The body is not a request of AG-UI.
     """
     try:
-        approvals = []
+        approvals: dict[str, Any] = {}
         for each in body.get("resume") or ():
             payload = each.get("payload") if each["status"] == "resolved" else None
-            approvals.append((each["interruptId"], {"approved": False} if payload is None else payload))
-        message = streams.user_message(body["messages"], "content", _MEDIA)
-        kind: Literal["approval", "message"] = "approval" if approvals else "message"
-        return ChatRequest(kind=kind, message=message, turn_id=body["runId"], approvals=approvals)
+            approvals.setdefault(each["interruptId"], {"approved": False} if payload is None else payload)
+        messages = body["messages"]
+        roles = [each["role"] for each in messages]
+        last_answer = max((number for number, role in enumerate(roles) if role == "assistant"), default=-1)
+        results = [
+            Message.tool(
+                each.get("error") or each["content"], failed=bool(each.get("error")), tool_call_id=each["toolCallId"]
+            )
+            for each in messages[last_answer + 1 :]
+            if each["role"] == "tool"
+        ]
+        kind: Any = "approval" if approvals else "results" if roles and roles[-1] == "tool" else "message"
+        has_message = kind == "message" or "user" in roles
+        message = streams.user_message(messages, "content", _MEDIA) if has_message else None
+        fields = {"approvals": [*approvals.items()], "results": results, "reruns": True}
+        return ChatRequest(kind=kind, message=message, turn_id=body["runId"], **fields)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a request of AG-UI: {error!r}") from None

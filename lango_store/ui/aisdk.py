@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, cast
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -19,7 +19,8 @@ from lango_store.aio import AsyncConversation
 from lango_store.content import AISDK, Call, Native, Note, Part, Result, Text, ignore, parts
 from lango_store.content.pages import output, tool_part
 from lango_store.ui import streams
-from lango_store.ui.streams import Calls, ChatRequest, Messages, frame
+from lango_store.ui.requests import ChatRequest, id_of
+from lango_store.ui.streams import Calls, Messages, frame
 
 Chunk = dict[str, Any]
 
@@ -294,7 +295,8 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
 
     Args:
         session: The session, as `AsyncStore.get` returns it.
-        suspensions: The suspensions of the session. Those without an answer become requests for approval.
+        suspensions: The suspensions of the session. Those without an answer become requests for approval. If a call has
+            no result although its suspension was answered, the page can send the approval again.
 
     Returns:
         UI messages as dicts of JSON. The `repairs` of the list name what a UI message cannot express.
@@ -305,7 +307,11 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
     owners: dict[str, dict[str, Any]] = {}
     tools: dict[str, Chunk] = {}
     calls = Calls()
-    waiting = {place: each for each in suspensions if each.answered_at is None for place in each.calls}
+    suspended: list[tuple[Chunk, Suspension]] = []
+    waiting: dict[int, list[tuple[tuple[int, int], Suspension]]] = {}
+    for each in suspensions:
+        for place in each.calls:
+            waiting.setdefault(place[0], []).append((place, each))
     for message in session.messages:
         role, page._seq = message.role.canonical._value_, message.seq
         if role == "record" or role == "developer":
@@ -326,11 +332,9 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
                 elif "toolCallId" in part:
                     tools[part["toolCallId"]], owners[part["toolCallId"]] = part, answer
                 answer["parts"].append(part)
-            for place, suspension in waiting.items():
-                asked = tools.get(calls.places.get(place, "")) if place[0] == message.seq else None
-                if asked is not None and asked["state"] == "input-available":
-                    reason = {"requestReason": suspension.reason} if suspension.reason else {}
-                    asked |= {"state": "approval-requested", "approval": {"id": suspension.id, **reason}}
+            for place, suspension in waiting.pop(message.seq, ()):
+                if tool := tools.get(calls.places.get(place, "")):
+                    suspended.append((tool, suspension))
         elif shown:
             page.append({"id": id, "role": "system" if role == "system" else "user", "parts": shown})
         for call, fields in results:
@@ -339,14 +343,33 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
                 answers.setdefault(turn, page[-1])
             if call in tools:
                 _answer(tools[call], fields)
+    for tool, suspension in suspended:
+        if tool["state"] == "input-available":
+            tool |= _approval(suspension)
     return page
+
+
+def _approval(suspension: Suspension) -> Chunk:
+    """Return the fields of a call that waits for an approval, or that was approved or refused and has no result."""
+    answer = suspension.answer
+    if suspension.answered_at is None:
+        reason = {"requestReason": suspension.reason} if suspension.reason else {}
+        return {"state": "approval-requested", "approval": {"id": suspension.id, **reason}}
+    if not isinstance(answer, dict) or not isinstance(answer.get("approved"), bool):
+        return {}
+    reason = {"reason": answer["reason"]} if isinstance(answer.get("reason"), str) else {}
+    return {
+        "state": "approval-responded",
+        "approval": {"id": suspension.id, "approved": answer["approved"], **reason},
+    }
 
 
 def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
     """Read the JSON that `useChat` sends to its `api`.
 
-    Text and files of the last message of the user are read. Everything else, such as earlier messages, is stored
-    already, and a client could forge it.
+    Text and files of the last message of the user are read, and approvals and results of tools in the last answer.
+    Everything else, such as earlier messages, is stored already, and a client could forge it. If the client has
+    approved some of the calls of a suspension and refused others, the suspension is refused.
 
     Args:
         body: The decoded body of the request.
@@ -359,19 +382,39 @@ def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
     """
     try:
         messages = body["messages"]
-        message = streams.user_message(messages, "parts", ("file",))
-        approvals: list[tuple[str, Any]] = []
-        if messages[-1]["role"] == "assistant":
-            for part in messages[-1]["parts"]:
-                if part.get("state") == "approval-responded":
-                    given = part["approval"]
-                    approvals.append((given["id"], {"approved": given["approved"], "reason": given.get("reason")}))
-        kind: Literal["message", "regenerate", "approval"] = "message"
-        turn_id = f"answer-{message.id}"
-        if approvals:
-            kind, turn_id = "approval", f"after-{approvals[-1][0]}"
-        elif body.get("trigger") == "regenerate-message":
-            kind, turn_id = "regenerate", f"again-{uuid4()}"
-        return ChatRequest(kind=kind, message=message, turn_id=turn_id, approvals=approvals)
+        last = messages[-1]
+        is_asked, again = last["role"] == "user", body.get("trigger") == "regenerate-message"
+        answers = [each for each in messages if each["role"] == "assistant"]
+        approvals: dict[str, Any] = {}
+        results: list[Message] = []
+        for part in answers[-1]["parts"] if answers and not again else ():
+            state = part.get("state")
+            if state == "approval-responded" and not is_asked:
+                given = part["approval"]
+                answer = {"approved": given["approved"], "reason": given.get("reason")}
+                if given["id"] not in approvals or not answer["approved"]:
+                    approvals[given["id"]] = answer
+            elif state in ("output-available", "output-error") and not part.get("providerExecuted"):
+                failed = state == "output-error"
+                content = part["errorText"] if failed else part["output"]
+                results.append(Message.tool(content, failed=failed, tool_call_id=part["toolCallId"]))
+        kind: Any = "approval" if approvals else "regenerate" if again else "message"
+        if kind == "message" and results and not is_asked:
+            kind = "results"
+        message = None
+        if kind in ("message", "regenerate") or any(each["role"] == "user" for each in messages):
+            message = streams.user_message(messages, "parts", ("file",))
+        if message is not None and is_asked and not again and isinstance(edited := body.get("messageId"), str):
+            message = message.model_copy(update={"id": edited})
+        if kind == "approval":
+            turn_id = f"after-{[*approvals][-1]}"
+        elif kind == "results":
+            turn_id = f"after-{id_of(last.get('id'), *(each.tool_call_id for each in results))}"
+        elif message is not None and not again:
+            turn_id = f"answer-{id_of(message.id, message.content)}"
+        else:
+            turn_id = f"again-{uuid4()}"
+        fields = {"approvals": [*approvals.items()], "results": results}
+        return ChatRequest(kind=kind, message=message, turn_id=turn_id, **fields)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a request of useChat: {error!r}") from None

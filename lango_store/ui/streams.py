@@ -9,9 +9,7 @@ from contextlib import aclosing
 from datetime import timedelta
 from operator import itemgetter
 from time import monotonic
-from typing import Any, ClassVar, Final, Literal, TypeVar
-
-from pydantic import Field
+from typing import Any, ClassVar, Final, TypeVar
 
 from lango_store import Ended, Event, Message, MessageRole, Suspension, Turn, TurnBegan, TurnEnded, following, sse
 from lango_store.aio import AsyncConversation
@@ -165,7 +163,7 @@ class Calls:
 
     def answered(self, result: Result) -> str | None:
         """Return the id on the page of the call that a result answers; None if there is no such call."""
-        same = self._open.get(result.id) or self._open.get("", []) if result.id else self._all_open()
+        same = self._open.get(result.id) or self._open.get("", []) if result.id else self.open()
         if not same:
             return self._newest.get(result.id or "")
         if len(same) > 1:
@@ -175,7 +173,8 @@ class Calls:
         self._open[answered[2].id].remove(answered)
         return answered[3]
 
-    def _all_open(self) -> list[_Open]:
+    def open(self) -> list[_Open]:
+        """Return the calls without a result, in their order."""
         return sorted((each for calls in self._open.values() for each in calls), key=itemgetter(0, 1))
 
 
@@ -197,29 +196,11 @@ class Messages(list[dict[str, Any]]):
         self.repairs.append(Repair(seq=self._seq, kind="content", text=text))
 
 
-class ChatRequest(following.Value):
-    """A request of a front end: a new message, a request for another answer, or answers to suspensions.
-
-    Attributes:
-        kind: "message" for a new message of the user, "regenerate" for another answer to it, or "approval" for answers
-            of the user to suspensions. In AG-UI, a message that is stored already asks for another answer.
-        message: The last message of the user; its `id` is the id in the front end.
-        turn_id: An id for the turn. A new message or an approval that is sent twice has the same id, so that it is
-            answered once.
-        approvals: The answers, as pairs of the suspension's id and the answer, for
-            `Conversation.suspensions.answer`. An answer is a dict with `approved` and `reason`, or in AG-UI what
-            the front end sends.
-    """
-
-    kind: Literal["message", "regenerate", "approval"]
-    message: Message
-    turn_id: str
-    approvals: list[tuple[str, Any]] = Field(default_factory=list)
-
-
 def user_message(messages: list[Any], field: str, types: tuple[str, ...]) -> Message:
     """Return the last message of the user; text and blocks of these types in its `field` become its content."""
     asked = [each for each in messages if each["role"] == "user"][-1]
+    if not isinstance(asked["id"], str):
+        raise TypeError("the id of a message is not a string")
     content = asked[field]
     if not isinstance(content, str):
         parts = [each for each in content if each["type"] in ("text", *types)]

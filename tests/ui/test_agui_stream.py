@@ -219,6 +219,7 @@ def asked(**fields: Any) -> dict[str, Any]:
 
 def test_new_message_of_the_user_keeps_its_id() -> None:
     request = from_agui(asked())
+    assert request.message is not None
     assert (request.kind, request.message.id, request.message.content) == ("message", "q1", "Hello")
     assert request.turn_id == "r1"
 
@@ -227,6 +228,7 @@ def test_image_of_the_user_is_read() -> None:
     image = {"type": "image", "source": {"type": "data", "value": "AAAA", "mimeType": "image/png"}}
     content = [{"type": "text", "text": "Look"}, image, {"type": "forged"}]
     request = from_agui(asked(messages=[{"id": "q1", "role": "user", "content": content}]))
+    assert request.message is not None
     assert request.message.content == content[:2]
 
 

@@ -251,6 +251,7 @@ QUESTION = {"id": "q1", "role": "user", "parts": [{"type": "text", "text": "Hell
 
 def test_new_message_of_the_user_keeps_its_id() -> None:
     request = from_aisdk(asked(QUESTION))
+    assert request.message is not None
     assert (request.kind, request.message.id, request.message.content) == ("message", "q1", "Hello")
     assert from_aisdk(asked(QUESTION)).turn_id == request.turn_id
 

@@ -24,7 +24,7 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log import append_statements, messages, payloads
+from lango_store._operations.log import append_statements, appends, messages, payloads
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
@@ -302,6 +302,14 @@ _end_at_once: Final = {
     keeps_removed: Statement(functools.partial(_build_end_at_once, keeps_removed=keeps_removed))
     for keeps_removed in (False, True)
 }
+
+
+def replace(connection: sa.Connection, now: datetime, key: str, new: Batch, lease: Lease, after: int) -> list[Message]:
+    """Append messages of a turn in the place of the log after a seq. An answer ends the draft."""
+    stored = appends.replace(connection, now, key, new, after=after, expected=Expected(guard=lease))
+    if lease.needs_more(new.messages):
+        lease.write_more(connection, key)
+    return stored
 
 
 def abandon(

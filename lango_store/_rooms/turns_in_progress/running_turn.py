@@ -150,11 +150,13 @@ class RunningTurn:
         self._model = stored.model or self._model
         return stored
 
-    def append_messages(self, messages: Sequence[Message]) -> list[Message]:
+    def append_messages(self, messages: Sequence[Message], *, replace_after: int | None = None) -> list[Message]:
         """Append messages to the session, all or none, as `append` does.
 
         Args:
             messages: The messages to store.
+            replace_after: First delete the messages with a `seq` above this value, in the same transaction, as
+                `Conversation.append_messages` does.
 
         Returns:
             The stored messages, in the order of `messages`.
@@ -162,6 +164,7 @@ class RunningTurn:
         Raises:
             LeaseLost: The turn has lost the lease of the session; nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
+            InvalidCut: A compaction discarded messages with a `seq` above `replace_after`; nothing was written.
         """
         if not self._is_running or self._process != os.getpid():
             self._check_running()
@@ -169,9 +172,15 @@ class RunningTurn:
             messages = [self._context.counted(message) for message in messages]
         new = running.with_ids(messages, self._ids, self._earlier, self._context.payload_threshold)
         try:
-            stored = appending.append_with_retry(
-                self._context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
-            )
+            if replace_after is not None:
+                stored = self._context.transact(running.replace, self.key, new, self.lease, replace_after)
+                if self.lease.needs_more(new.messages):
+                    self.lease.note_more()
+                self._appended = {seq: each for seq, each in self._appended.items() if seq <= replace_after}
+            else:
+                stored = appending.append_with_retry(
+                    self._context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
+                )
         except LangoStoreError:  # if it was committed, a repeated append gets the same ids
             self._earlier += new.messages
             raise
