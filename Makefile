@@ -51,6 +51,7 @@ long: export LANGO_STORE_FAILOVER_ROUNDS = 10
 long: export LANGO_STORE_REPLICA_PAIRS = 10000
 long: export LANGO_STORE_FUZZ_SECONDS = 600
 long: export LANGO_STORE_PLANTED_FAULTS = all
+long: export LANGO_STORE_EACH_ROOM = 1
 long: $(VENV)/.test $(FRAMEWORKS)/.frameworks
 	$(BIN)/python -m pytest -n auto --timeout 7200
 	$(MAKE) browser

@@ -21,9 +21,9 @@ def with_dependents(room: str) -> list[str]:
     return list(dict.fromkeys([room, *(each for other in above for each in with_dependents(other))]))
 
 
-def delete(project: Path, room: str) -> list[str]:
-    """Delete a room and those that build on it from a copy of the project; return their names."""
-    deleted = with_dependents(room)
+def delete(project: Path, *named: str) -> list[str]:
+    """Delete rooms and those that build on them from a copy of the project; return their names."""
+    deleted = list(dict.fromkeys(each for room in named for each in with_dependents(room)))
     gone = {name for each in deleted for name in rooms.names_of(each)}
     paths = [PACKAGE / rooms.path_of(each) for each in deleted]
     modules = tuple(f"lango_store._rooms.{each}" for each in deleted)
