@@ -61,6 +61,10 @@ def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type) -> None:
         assert async_signature.parameters == sync_signature.parameters
 
 
+def test_every_async_class_is_listed() -> None:
+    assert {*AsyncPart.__subclasses__(), AsyncStore} == {twin_of(kind) for kind in KINDS}
+
+
 def test_async_store_accepts_the_options_of_store() -> None:
     options = {name: parameter.annotation for name, parameter in inspect.signature(Store).parameters.items()}
     del options["database"]
