@@ -13,6 +13,8 @@ from support.pages import blocks
 from support.polling import until
 from support.streaming_model import PIECES, StreamingModel, streaming_model
 
+from lango_store import Store
+
 ANSWER: Final = f"assistant: {''.join(PIECES)}"
 
 
@@ -123,6 +125,33 @@ def test_approved_call_continues_the_answer(browser: Browser, address: str, mode
     reload(tab)
     until(lambda: bool(tab.run("document.querySelector('.approve') !== null")))
     click(tab, ".approve")
+    until(lambda: log(tab) == ["user: Pay", f"assistant: [tool-pay: paid]{''.join(PIECES)}"])
+
+
+def test_tool_of_the_page_continues_the_answer(browser: Browser, address: str, model: StreamingModel) -> None:
+    tab = opened(browser, address)
+    ask(tab, "Where am I?")
+    until(lambda: "input-available" in str(log(tab)) and status(tab) == "ready")
+    reload(tab)
+    until(lambda: bool(tab.run("document.querySelector('.share') !== null")))
+    click(tab, ".share")
+    answered = ["user: Where am I?", f"assistant: [tool-where: Oslo]{''.join(PIECES)}"]
+    until(lambda: (log(tab), status(tab)) == (answered, "ready"))
+    reload(tab)
+    until(lambda: log(tab) == answered)
+    assert sum(model.calls.values()) == 1
+
+
+def test_approval_that_was_stored_before_a_crash_continues_after_a_reload(
+    browser: Browser, address: str, model: StreamingModel, tmp_path: Path
+) -> None:
+    tab = opened(browser, address)
+    ask(tab, "Pay")
+    until(lambda: "approval-requested" in str(log(tab)) and status(tab) == "ready")
+    with Store(f"sqlite:///{tmp_path}/agent.db") as store:
+        conversation = store.conversation("chat-1")
+        conversation.suspensions.answer(conversation.suspensions.list()[0].id, {"approved": True})
+    reload(tab)
     until(lambda: log(tab) == ["user: Pay", f"assistant: [tool-pay: paid]{''.join(PIECES)}"])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lango_store import AsyncConversation, AsyncStore, Conflict, Message, Store, ToolCall
+from lango_store import AsyncConversation, AsyncStore, Conflict, LeaseLost, Message, Store, ToolCall
 from lango_store.ui import aisdk, aisdk_messages
 
 CALL = ToolCall(id="c1", name="pay", arguments={})
@@ -46,6 +46,30 @@ def test_turn_saved_under_a_lease_keeps_its_number(store: Store) -> None:
     with conversation.turn("t") as turn:
         inner = store.in_turn(turn).conversation("k").save_turn([Message.assistant("a")], {"output_tokens": 4})
     assert [(each.turn_no, each._taken_by) for each in conversation.messages()] == [(inner.turn_no, "t")]
+
+
+def test_replaced_end_of_the_log_is_part_of_the_turn(store: Store) -> None:
+    conversation = store.open("k", messages=[Message.user("a", id="q1"), Message.assistant("b")])
+    with conversation.turn("t", flush=timedelta(0)) as turn:
+        turn.append(Message.user("c"))
+        turn.write("dr")
+        turn.append_messages([Message.user("A", id="q1"), Message.assistant("B")], replace_after=0)
+        assert (turn.draft_text, conversation.drafts.list()) == ("", [])
+        assert [each.content for each in turn.messages] == ["A", "B"]
+        turn.append(Message.user("c"))
+        turn.append_messages([], replace_after=turn.messages[1].seq)
+    assert turn.stored is not None
+    assert [each.content for each in turn.stored.messages] == ["A", "B"]
+    assert [(each.id, each.turn_no) for each in conversation.messages()] == [("q1", 1), (turn.stored.messages[1].id, 1)]
+
+
+def test_replacement_by_a_turn_without_its_lease_is_refused(store: Store) -> None:
+    conversation = store.open("k", messages=[Message.user("a")])
+    turn = conversation.turn("t").begin()
+    conversation.turns.release()
+    with pytest.raises(LeaseLost):
+        turn.append_messages([], replace_after=0)
+    assert [each.content for each in conversation.messages()] == ["a"]
 
 
 def test_answer_of_in_turn_ends_the_draft(store: Store) -> None:
