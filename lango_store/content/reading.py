@@ -149,8 +149,9 @@ def shown(message: Readable) -> list[Part]:
     ]
     whole = Result(None, None, content).content
     own = read(whole, is_data=True)
-    has_results = any(isinstance(part, Result) for part in own)
-    if not has_results and not any(call.answered for call in calls):
+    answered = {part.id for part in own if isinstance(part, Result)}
+    own = [part for part in own if not (isinstance(part, Call) and part.id in answered and part.arguments is None)]
+    if not answered and not any(call.answered for call in calls):
         return asked + own
     is_output = any(isinstance(part, Result) and part.content in (whole, text_of(whole)) for part in found)
     return asked + ([] if is_output else [part for part in own if part not in found]) + found

@@ -133,3 +133,9 @@ def test_text_of_a_tool_message_with_outputs_is_shown() -> None:
     assert [Text("It is cold in Oslo."), Result("c", "weather", "cold")] == shown(different)
     assert [Result("c", "weather", "cold")] == shown(equal)
     assert [Result("c", None, "cold"), Text("and windy")] == shown(results)
+
+
+def test_call_of_a_tool_part_without_input_is_not_shown_beside_its_result() -> None:
+    part = {"type": "tool-search", "toolCallId": "c", "state": "output-available", "output": "two tides"}
+    assert [type(each) for each in shown(Message(role="tool", content=[part | {"input": None}]))] == [Result]
+    assert [type(each) for each in shown(Message(role="tool", content=[part | {"input": {"a": 1}}]))] == [Call, Result]
