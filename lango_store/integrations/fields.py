@@ -1,46 +1,18 @@
 """Helpers for adapters.
 
-They compare JSON values, check that text and ids can be stored, and build session keys from a framework's ids.
+They compare JSON values, and build session keys from a framework's ids.
 """
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote
 
-_MAX_ID_BYTES: Final = 512
+from lango_store.rows import key_level, storable_text
+
 _ABSENT: Final = object()
 
 _ESCAPED: Final = re.compile("[:%/\0\ud800-\udfff]")
-_LEVELS: Final = re.compile("[%/]")
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """Return a JSON object unchanged, and {} for any other value."""
-    return value if isinstance(value, dict) else {}
-
-
-def arguments_object(arguments: Any) -> dict[str, Any]:
-    """Return the arguments of a tool call as an object. OpenAI's arguments are JSON text."""
-    try:
-        value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
-    except ValueError:
-        value = arguments
-    return value if isinstance(value, dict) else {} if value is None else {"arguments": value}
-
-
-def storable_text(value: Any) -> str | None:
-    """Return a text that a column can store, and None for any other value, including the empty text."""
-    if not isinstance(value, str) or not value or "\0" in value:
-        return None
-    return value if value.encode("utf-8", "replace").decode() == value else None
-
-
-def storable_id(value: Any) -> str | None:
-    """Return an id that an index can store, and None for any other value."""
-    text = storable_text(value)
-    return text if text is not None and len(text.encode()) <= _MAX_ID_BYTES else None
 
 
 def turn_metadata(models: Iterable[Any]) -> dict[str, Any] | None:
@@ -87,7 +59,7 @@ def split_key(key: str, prefix: str = "") -> list[str]:
 
 def level_key(id: str, prefix: str = "") -> str:
     """Return a session key with the id as one level: `prefix`, then the id with `%` and `/` escaped."""
-    return prefix + escaped(id, _LEVELS)
+    return prefix + key_level(id)
 
 
 def level_id(key: str, prefix: str = "") -> str | None:

@@ -19,7 +19,6 @@ from lango_store import Conflict, DamagedMessage, Message, MessageRole, SessionE
 from lango_store import SessionInfo as StoredInfo
 from lango_store.errors import needs_extra
 from lango_store.integrations.adapter import create_session, retry_conflicts
-from lango_store.integrations.fields import mapping
 from lango_store.interchange.moments import moment
 from lango_store.interchange.nanobot_lines import (
     NAME,
@@ -29,6 +28,7 @@ from lango_store.interchange.nanobot_lines import (
     metadata_out,
     title_of,
 )
+from lango_store.rows import mapping
 
 with needs_extra("nanobot"):
     from nanobot.providers.base import ProviderConversationState

@@ -25,10 +25,11 @@ from lango_store.interchange.dive_fields import (
     suspension_of,
 )
 from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
-from lango_store.interchange.fidelity import NotJson, json_bytes, mapping, read_json, restored, storable_id
+from lango_store.interchange.fidelity import NotJson, json_bytes, read_json, restored
 from lango_store.interchange.files import atomic_writer, state
 from lango_store.interchange.moments import go_text, nanoseconds
 from lango_store.interchange.source import MAX_NAME, checked_file_key, first_bytes, lines_in
+from lango_store.rows import mapping, storable_id
 
 _START: Final = re.compile(rb'\s*\{\s*"line_type"\s*:')
 

@@ -13,16 +13,9 @@ from typing import Any, Final
 from lango_store import Message, MessageRole
 from lango_store.content import CLAUDE, Result, ignore, parts
 from lango_store.interchange.draft import Part, SessionDraft, Skipped
-from lango_store.interchange.fidelity import (
-    difference,
-    mapping,
-    read_role,
-    restored,
-    same,
-    storable_id,
-    storable_text,
-)
+from lango_store.interchange.fidelity import difference, read_role, restored, same
 from lango_store.interchange.moments import go_text, moment
+from lango_store.rows import mapping, storable_id, storable_text
 
 NAME: Final = "dive"
 

@@ -9,8 +9,7 @@ from lango_store import Message, MessageRole, SessionFields
 from lango_store._operations.session import values
 from lango_store._rooms.tool_calls import suspensions
 from lango_store.interchange.draft import Part, Reread, SessionDraft
-from lango_store.interchange.fidelity import mapping
-from lango_store.rows import MESSAGE, MESSAGE_COLUMNS, TURN, Moment, Pages, as_stored, decode_time, turn_json
+from lango_store.rows import MESSAGE, MESSAGE_COLUMNS, TURN, Moment, Pages, as_stored, decode_time, mapping, turn_json
 from lango_store.rows.storage import MAX_SEQ, payloads, sessions
 
 _FIELDS: Final = tuple(SessionFields.__annotations__)

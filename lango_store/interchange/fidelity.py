@@ -12,11 +12,10 @@ from lango_store.interchange.draft import Skipped
 from lango_store.rows import (
     MAX_LEVELS,
     checked_key,
-    encode_id,
     encode_json,
     encode_message,
-    encode_text,
     levels_within,
+    mapping,
     reject_constant,
 )
 
@@ -42,11 +41,6 @@ def restored(written: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[
     return {
         name: value for name, value in {**written, **mapping(difference.get("fields"))}.items() if name not in absent
     }
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """Return a JSON object unchanged, an empty one for any other value."""
-    return value if isinstance(value, dict) else {}
 
 
 def known_role(word: Any) -> MessageRole | None:
@@ -97,27 +91,6 @@ def is_storable_json(value: Any) -> bool:
     except InvalidValue:
         return False
     return True
-
-
-def is_storable_text(value: Any) -> bool:
-    """Return True if a value is a text that a column can store."""
-    try:
-        return isinstance(value, str) and encode_text(value, "text") is not None
-    except InvalidValue:
-        return False
-
-
-def storable_text(value: Any) -> str | None:
-    """Return a text that a column can store, and None for any other value, including the empty text."""
-    return value if value and is_storable_text(value) else None
-
-
-def storable_id(value: Any) -> str | None:
-    """Return an id that an index can store, and None for any other value."""
-    try:
-        return encode_id(value) if isinstance(value, str) else None
-    except InvalidValue:
-        return None
 
 
 LEVELS: Final = MAX_LEVELS + 10

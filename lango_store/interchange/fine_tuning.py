@@ -18,9 +18,10 @@ from lango_store.content.openai_chat import image_of
 from lango_store.content.reading import plain_result
 from lango_store.errors import InvalidValue, quoted
 from lango_store.interchange.backups import export_to
-from lango_store.interchange.fidelity import json_bytes, mapping
+from lango_store.interchange.fidelity import json_bytes
 from lango_store.interchange.format import SESSION_FAULTS, Exported
 from lango_store.interchange.redaction import Redact, redacted
+from lango_store.rows import mapping
 from lango_store.store import Store
 from lango_store.window import Recorded, recorded_calls
 from lango_store.window.repair import Repairer

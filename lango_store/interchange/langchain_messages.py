@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lango_store import Message, MessageRole, ToolCall
 from lango_store.content import FAILED, LANGCHAIN, Call, Result, as_object, ignore, parts, written, written_result
-from lango_store.interchange.fidelity import mapping, storable_text
+from lango_store.rows import mapping, storable_text
 
 NAME: Final = "langchain"
 """The name under which the rest of a message is stored in `extra`."""

@@ -16,9 +16,10 @@ from typing import Any, Final
 from lango_store import Message, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
-from lango_store.interchange.fidelity import check_key, mapping, read_json, read_role, storable_text
+from lango_store.interchange.fidelity import check_key, read_json, read_role
 from lango_store.interchange.moments import moment, nanoseconds
 from lango_store.interchange.source import copy_database, database_fault, first_bytes, open_database
+from lango_store.rows import mapping, storable_text
 
 Row = dict[str, Any]
 

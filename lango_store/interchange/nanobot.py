@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
 from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
-from lango_store.interchange.fidelity import check_key, known_role, mapping, read_role
+from lango_store.interchange.fidelity import check_key, known_role, read_role
 from lango_store.interchange.files import state
 from lango_store.interchange.moments import moment
 from lango_store.interchange.nanobot_lines import (
@@ -46,6 +46,7 @@ from lango_store.interchange.nanobot_lines import (
     title_of,
 )
 from lango_store.interchange.source import lines_in
+from lango_store.rows import mapping
 
 Names = Literal["nanobot", "readable"]
 """The names of exported files."""

@@ -17,17 +17,9 @@ from typing import Any, Final, Literal
 from lango_store import Message, MessageRole, ToolCall
 from lango_store.content import OPENAI, Native, ignore, read, written
 from lango_store.errors import InvalidValue
-from lango_store.interchange.fidelity import (
-    check_message,
-    is_call,
-    is_storable_json,
-    is_storable_text,
-    known_role,
-    mapping,
-    read_json,
-)
+from lango_store.interchange.fidelity import check_message, is_call, is_storable_json, known_role, read_json
 from lango_store.interchange.moments import moment
-from lango_store.rows import as_asked
+from lango_store.rows import as_asked, is_storable_text, mapping
 from lango_store.window.repair import split_calls
 
 NAME: Final = "nanobot"

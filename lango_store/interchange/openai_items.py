@@ -11,7 +11,7 @@ from typing import Any, Final
 from lango_store import Message, MessageRole, ToolCall
 from lango_store.content import RESPONSES
 from lango_store.errors import InvalidMessage
-from lango_store.interchange.fidelity import mapping, storable_text
+from lango_store.rows import mapping, storable_text
 from lango_store.window.repair import Repairer
 
 NAME: Final = RESPONSES.records

@@ -19,19 +19,11 @@ from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
 from lango_store.interchange.documents import read_members
 from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
-from lango_store.interchange.fidelity import (
-    difference,
-    is_call,
-    json_bytes,
-    mapping,
-    read_json,
-    read_role,
-    restored,
-    storable_text,
-)
+from lango_store.interchange.fidelity import difference, is_call, json_bytes, read_json, read_role, restored
 from lango_store.interchange.files import state
 from lango_store.interchange.moments import moment
 from lango_store.interchange.source import MAX_NAME, checked_file_key, reading_unchanged
+from lango_store.rows import mapping, storable_text
 from lango_store.window.repair import split_calls
 
 NAME: Final = "shepherd"

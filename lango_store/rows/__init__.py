@@ -34,6 +34,7 @@ from lango_store._rows.encoding import (
 from lango_store._values.json_faults import levels_within
 from lango_store._values.model import as_asked
 from lango_store._values.value import Value
+from lango_store.rows.foreign import is_storable_text, key_level, mapping, storable_id, storable_text
 from lango_store.rows.portable import Fields, RowEncoder, decode_row
 from lango_store.rows.transfer import Row
 
@@ -54,3 +55,4 @@ __all__ += [
 __all__ += ["encode_message", "encode_session", "of_session", "turn_json"]
 __all__ += ["MAX_LEVELS", "checked_key", "decode_time", "encode_id", "encode_json", "encode_text", "encode_time_text"]
 __all__ += ["levels_within", "reject_constant"]
+__all__ += ["is_storable_text", "key_level", "mapping", "storable_id", "storable_text"]

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from lango_store import Message, MessageRole, Store
 from lango_store.integrations.claude_agent_sdk.entries import NAME, entries_of_other_program
-from lango_store.integrations.fields import mapping
+from lango_store.rows import mapping
 
 _LEFT: Final = "left"
 """The name in `extra` of the role that a message had before its branch was left."""

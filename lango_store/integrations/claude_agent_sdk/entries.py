@@ -22,7 +22,8 @@ from pydantic import ValidationError
 
 from lango_store import InvalidMessage, Message, MessageRole
 from lango_store.content import CLAUDE, FAILED, Result, ignore, parts, written
-from lango_store.integrations.fields import same_json, storable_id, storable_text
+from lango_store.integrations.fields import same_json
+from lango_store.rows import storable_id, storable_text
 
 NAME: Final = "claude_agent_sdk"
 """The name under which the rest of an entry is stored in `extra`."""

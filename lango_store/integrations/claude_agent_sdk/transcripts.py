@@ -26,7 +26,8 @@ from lango_store.integrations.claude_agent_sdk.usage import (
     start_fork,
     subtract,
 )
-from lango_store.integrations.fields import split_key, storable_id, storable_text, turn_metadata
+from lango_store.integrations.fields import split_key, turn_metadata
+from lango_store.rows import storable_id, storable_text
 
 if TYPE_CHECKING:
     from claude_agent_sdk import SessionKey, SessionSummaryEntry

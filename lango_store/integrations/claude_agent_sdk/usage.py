@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 from lango_store import SessionNotFound, Store
 from lango_store.integrations.claude_agent_sdk.entries import NAME
 from lango_store.integrations.counts import Counts, as_usage, counts_of
-from lango_store.integrations.fields import mapping, storable_text, turn_metadata
+from lango_store.integrations.fields import turn_metadata
+from lango_store.rows import mapping, storable_text
 
 _TOTALS: Final = f"{NAME}.usage"
 """The name of the session value that holds the last totals, and the usage of all turns at that time.

@@ -23,7 +23,8 @@ from pydantic_core import to_jsonable_python
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
 from lango_store.content import ADK, FAILED, Call, Result, parts
 from lango_store.content.gemini import has_error
-from lango_store.integrations.fields import escaped, mapping, same_json, storable_id, storable_text
+from lango_store.integrations.fields import escaped, same_json
+from lango_store.rows import mapping, storable_id, storable_text
 
 logger = logging.getLogger("lango_store")
 

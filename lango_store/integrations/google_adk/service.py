@@ -27,15 +27,7 @@ from lango_store import (
     Store,
 )
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.fields import (
-    escaped,
-    joined_key,
-    mapping,
-    same_json,
-    split_key,
-    storable_text,
-    turn_metadata,
-)
+from lango_store.integrations.fields import escaped, joined_key, same_json, split_key, turn_metadata
 from lango_store.integrations.google_adk.events import (
     NewEvent,
     changed_by_rewinds,
@@ -48,6 +40,7 @@ from lango_store.integrations.google_adk.events import (
     state_json,
     values_by_prefix,
 )
+from lango_store.rows import mapping, storable_text
 
 try:
     from google.adk.errors._stale_session_error import StaleSessionError

@@ -9,11 +9,11 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from lango_store import DamagedMessage, Message, MessageRole, ToolCall
-from lango_store.content import FAILED
+from lango_store.content import FAILED, as_object
 from lango_store.integrations.counts import as_usage, counts_of
-from lango_store.integrations.fields import arguments_object, mapping, storable_text
 from lango_store.integrations.langgraph.records import NAME, pack, unpack
 from lango_store.interchange.langchain_messages import foreign, kind_of, role_of
+from lango_store.rows import mapping, storable_text
 
 _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "human": HumanMessage,
@@ -83,7 +83,7 @@ def _original_of(message: Message, serde: Any) -> BaseMessage:
     fields = rest | {"type": kind, "content": content, "name": message.name}
     if kind == "ai":
         fields["tool_calls"] = [
-            {"name": call.name, "args": arguments_object(call.arguments), "id": call.id, "type": "tool_call"}
+            {"name": call.name, "args": as_object(call.arguments), "id": call.id, "type": "tool_call"}
             for call in message.tool_calls
         ]
     if kind == "tool":

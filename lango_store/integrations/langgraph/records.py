@@ -17,7 +17,7 @@ from typing import Any, Final
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
 from lango_store import Conversation, Message, MessageRole
-from lango_store.integrations.fields import mapping
+from lango_store.rows import mapping
 
 NAME: Final = "langgraph"
 """The name under which the rest of a message is stored in `extra`, and the author of records."""

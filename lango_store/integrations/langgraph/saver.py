@@ -51,7 +51,7 @@ from lango_store import (
     Store,
 )
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.fields import level_id, level_key, mapping, turn_metadata
+from lango_store.integrations.fields import level_id, level_key, turn_metadata
 from lango_store.integrations.langgraph import records
 from lango_store.integrations.langgraph.messages import (
     hash_of,
@@ -63,6 +63,7 @@ from lango_store.integrations.langgraph.messages import (
     usage_of,
 )
 from lango_store.integrations.langgraph.records import CHANNEL, NAME, Stored, pack, unpack
+from lango_store.rows import mapping
 
 P = ParamSpec("P")
 R = TypeVar("R")

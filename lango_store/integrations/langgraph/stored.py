@@ -21,11 +21,12 @@ from lango_store import (
     Store,
 )
 from lango_store.errors import quoted
-from lango_store.integrations.fields import level_key, mapping
+from lango_store.integrations.fields import level_key
 from lango_store.integrations.langgraph import records
 from lango_store.integrations.langgraph.saver import LangoSaver
 from lango_store.interchange.adoption.source import legible, reason_of
 from lango_store.interchange.fidelity import read_json
+from lango_store.rows import mapping
 
 _BATCH: Final = 20
 _LEVELS: Final = 199  # of metadata, which is one level deeper in its record

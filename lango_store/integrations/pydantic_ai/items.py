@@ -15,7 +15,7 @@ from pydantic_ai.usage import RunUsage
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
 from lango_store.content import FAILED, PYDANTIC_AI, Result, ignore, parts
-from lango_store.integrations.fields import mapping, storable_text
+from lango_store.rows import mapping, storable_text
 
 T = TypeVar("T")
 Json = dict[str, Any]

@@ -20,8 +20,9 @@ from pydantic_ai.conversation_store import ConversationConflict, ConversationEnt
 from pydantic_ai.usage import RunUsage
 
 from lango_store import Message, MessageRole, SessionInfo, SessionNotFound, Store
-from lango_store.integrations.fields import level_id, level_key, mapping, storable_id
+from lango_store.integrations.fields import level_id, level_key
 from lango_store.integrations.pydantic_ai.items import DEFERRED, NAME, USAGE, loaded, model_messages
+from lango_store.rows import mapping, storable_id
 
 _LEFT: Final = "left"
 """The name in `extra` of the role that an entry had before its branch was abandoned."""

@@ -31,9 +31,9 @@ from lango_store.interchange.adoption.source import (
     unread,
 )
 from lango_store.interchange.draft import Part, SessionDraft
-from lango_store.interchange.fidelity import check_message, is_storable_json, mapping, storable_id
+from lango_store.interchange.fidelity import check_message, is_storable_json
 from lango_store.interchange.pieces import Pause
-from lango_store.rows import MESSAGE, TURN, Value, checked_key, encode_text, of_session
+from lango_store.rows import MESSAGE, TURN, Value, checked_key, encode_text, mapping, of_session, storable_id
 from lango_store.rows.storage import NewSession, sessions
 from lango_store.store import Store
 

@@ -29,7 +29,8 @@ from lango_store.interchange.adoption.source import (
     time_of,
 )
 from lango_store.interchange.draft import Part
-from lango_store.interchange.fidelity import check_message, mapping
+from lango_store.interchange.fidelity import check_message
+from lango_store.rows import mapping
 
 NAME: Final = "openai-agents"
 

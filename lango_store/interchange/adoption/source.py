@@ -18,6 +18,7 @@ from lango_store.errors import MAX_QUOTED, DatabaseUnavailable, InvalidFile
 from lango_store.interchange.draft import Part
 from lango_store.interchange.moments import moment
 from lango_store.interchange.source import database_fault
+from lango_store.rows import key_level
 from lango_store.rows.storage import database_file, guard
 from lango_store.store import Store
 
@@ -249,7 +250,7 @@ def adapter(name: str, extra: str) -> Any:
 
 def escaped(id: object) -> str:
     """Return an id as one level of a session key, as the adapters do. Raises ValueError if it is damaged."""
-    return text_of(id).replace("%", "%25").replace("/", "%2F")
+    return key_level(text_of(id))
 
 
 def text_of(id: object) -> str:
