@@ -285,6 +285,9 @@ class AsyncStore(turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn
 
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
+    messages_of = awaited(Store.messages_of)
+    values_of = awaited(Store.values_of)
+    shared_values_of = awaited(Store.shared_values_of)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Iterate over live sessions in the order of their keys, each exactly once.

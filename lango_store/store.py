@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -14,7 +14,9 @@ from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, Default
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
 from lango_store._operations.binds import SHARED_VALUE
-from lango_store._operations.session import lists, sessions
+from lango_store._operations.log import messages
+from lango_store._operations.log.messages import Damaged
+from lango_store._operations.session import lists, sessions, values
 from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import store_group
@@ -29,7 +31,7 @@ from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo
 from lango_store._values.reports import Page
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation, RunningTurn
-from lango_store.errors import InvalidState
+from lango_store.errors import DamagedMessage, InvalidState
 
 R = TypeVar("R")
 
@@ -368,6 +370,48 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
         """
         return self._context.read(lists.count, Filter(**which))
 
+    @overload
+    def messages_of(
+        self, keys: Sequence[str], *, first: int | None = None, last: int | None = None
+    ) -> dict[str, list[Message]]: ...
+
+    @overload
+    def messages_of(
+        self, keys: Sequence[str], *, first: int | None = None, last: int | None = None, damaged: Literal["return"]
+    ) -> dict[str, list[Message | DamagedMessage]]: ...
+
+    def messages_of(
+        self, keys: Sequence[str], *, first: int | None = None, last: int | None = None, damaged: Damaged = "raise"
+    ) -> Any:
+        """Read the first or the last messages of several sessions at once, for example for a list of sessions.
+
+        The number of statements does not depend on the number of sessions: one, and one more if messages have
+        payloads.
+
+        Args:
+            keys: The sessions.
+            first: Read this many messages from the start of each log, records included; 1 or more.
+            last: Read this many messages from the end of each log, records included; 1 or more.
+            damaged: As in `Conversation.all_messages`.
+
+        Returns:
+            The messages by session key, in the order of `keys`. Sessions that do not exist or have expired are left
+            out.
+        """
+        return self._context.read(messages.read_ends, keys, first, last, damaged)
+
+    def values_of(self, keys: Sequence[str], prefix: str | None = None) -> dict[str, dict[str, Any]]:
+        """Read the values of several sessions at once, with one statement.
+
+        Args:
+            keys: The sessions.
+            prefix: Only values whose name starts with this text. Defaults to all values.
+
+        Returns:
+            The values by session key, in the order of `keys`. Sessions that do not exist or have expired are left out.
+        """
+        return self._context.read(values.read_many, keys, prefix)
+
     # Groups of methods
 
     maintenance = store_group(Maintenance)
@@ -383,6 +427,18 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
                 of session keys.
         """
         return Values(self._context, scope, SHARED_VALUE)
+
+    def shared_values_of(self, scopes: Sequence[str], prefix: str | None = None) -> dict[str, dict[str, Any]]:
+        """Read the shared values of several scopes at once, with one statement.
+
+        Args:
+            scopes: The scopes.
+            prefix: Only values whose name starts with this text. Defaults to all values.
+
+        Returns:
+            The values by scope, in the order of `scopes`. A new scope has none.
+        """
+        return self._context.read(values.read_many, scopes, prefix, SHARED_VALUE)
 
     # Transactions and snapshots
 

@@ -1,6 +1,7 @@
 """Encode and decode roles, JSON, texts and times, in the same way for all databases."""
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -68,6 +69,13 @@ def checked_key(key: str, kind: str = "session key") -> str:
         noun = kind.removeprefix("session ")
         raise InvalidKey(f"{kind}: {fault}; a {noun} is 1 to {MAX_KEY_LENGTH} characters of text without NUL")
     return key
+
+
+def checked_keys(keys: Iterable[str], kind: str = "session key") -> list[str]:
+    """Return session keys or scopes, each once, or raise `InvalidKey`."""
+    if isinstance(keys, str):
+        raise TypeError(f"{kind}s: {quoted(keys)} is one text: give a list")
+    return list(dict.fromkeys(checked_key(key, kind) for key in keys))
 
 
 def checked_name(owner: str, name: str, owner_kind: str = "session key") -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from lango_store import Conflict, DamagedMessage, Message, MessageRole, SessionExists, SessionNotFound, Store
@@ -45,6 +46,7 @@ Line = dict[str, Any]
 
 _GENERATION: Final = "g2"
 _PREVIEWED: Final = 50
+_AT_ONCE: Final = 1_000
 _TRIES: Final = 100
 
 
@@ -196,26 +198,36 @@ class LangoSessionStore:
         """
         listed: list[tuple[datetime, str, SessionInfo]] = []
         path = self._store.engine.url.set(query={}).render_as_string(hide_password=True)
-        for info in self._store.iter_sessions():
-            try:
-                session = _Stored(info, _raw(self._store, info.key)).session()
+        infos = iter(self._store.iter_sessions(page_size=_AT_ONCE))
+        while page := list(islice(infos, _AT_ONCE)):
+            keys = [info.key for info in page]
+            values, previews = self._store.values_of(keys, NAME), self._previews(keys)
+            for info in page:
+                if info.key not in values or info.key not in previews:  # deleted after it was listed
+                    continue
+                session = _Stored(info, _raw_of(info.key, values[info.key])).session()
                 item: SessionInfo = {
                     "key": info.key,
                     "created_at": session.created_at.isoformat(),
                     "updated_at": session.updated_at.isoformat(),
                     "title": _metadata_title(info.metadata),
-                    "preview": self._preview(info.key),
+                    "preview": previews[info.key],
                     "path": path,
                 }
-            except SessionNotFound:  # deleted after it was listed
-                continue
-            listed.append((session.updated_at.astimezone(), info.key, item))
+                listed.append((session.updated_at.astimezone(), info.key, item))
         return [item for *_, item in sorted(listed, key=lambda each: each[:2], reverse=True)]
 
-    def _preview(self, key: str) -> str:
-        page = self._store.conversation(key).all_messages(limit=_PREVIEWED, damaged="return")
-        lines = [line for each in page if not isinstance(each, DamagedMessage) for line in lines_from_message(each)]
-        return _text_of(lines, "user") or _text_of(lines, "assistant")
+    def _previews(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the first text of the user or else of the assistant in each session that exists."""
+        # Most sessions begin with a message of the user, so only few are read further.
+        previews: dict[str, str] = {}
+        for number in (1, _PREVIEWED):
+            rest = [key for key in keys if not previews.get(key)]
+            for key, page in self._store.messages_of(rest, first=number, damaged="return").items() if rest else ():
+                messages = [each for each in page if not isinstance(each, DamagedMessage)]
+                lines = [line for each in messages for line in lines_from_message(each)]
+                previews[key] = _text_of(lines, "user") or (_text_of(lines, "assistant") if number > 1 else "")
+        return previews
 
     def _remember(self, session: Session, synced: _Synced) -> None:
         identity = id(session)
@@ -386,7 +398,11 @@ def _write(session: Session, state: _State, base: _Synced, metadata: Line, expec
 
 def _raw(store: Store, key: str) -> Line:
     """Return nanobot's stored lines except messages. A fork does not use the lines of the original session."""
-    value = mapping(store.conversation(key).values.get(prefix=NAME).get(NAME))
+    return _raw_of(key, store.conversation(key).values.get(prefix=NAME))
+
+
+def _raw_of(key: str, values: Mapping[str, Any]) -> Line:
+    value = mapping(values.get(NAME))
     return mapping(value.get("extra")) if value.get("key") == key else {}
 
 

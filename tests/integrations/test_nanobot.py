@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from support.factories import message
 from support.nanobots import KEY, private, talk
 
 from lango_store import Conflict, MessageRole, Store, ToolCall
+from lango_store.integrations.nanobot import LangoSessionStore
 
 
 def test_session_is_unchanged_after_restart(start: Callable[[], SessionManager]) -> None:
@@ -177,6 +179,25 @@ def test_adapter_reads_and_lists_sessions_exactly_as_nanobots_own_store_does(
         return [{name: each[name] for name in each if name != "path"} for each in listed]
 
     assert shown(sessions.list_sessions()) == shown(files.list_sessions())
+
+
+def test_list_sends_few_statements(url: str, tmp_path: Path) -> None:
+    sent: list[str] = []
+    with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
+        sessions = SessionManager(
+            tmp_path / "workspace", store=LangoSessionStore(store), sessions_root=tmp_path / "sessions"
+        )
+        for number in range(20):
+            session = sessions.get_or_create(f"chat:{number}")
+            session.add_message("user", f"question {number}")
+            sessions.save(session)
+        sent.clear()
+        assert len(sessions.list_sessions()) == 20
+        assert len(sent) == 3
+        store.create("silent", messages=[message(role="assistant", content="only me")])
+        sent.clear()
+        assert {each["preview"] for each in sessions.list_sessions()} > {"question 7", "only me"}
+        assert len(sent) == 4
 
 
 def test_nanobot_ignores_and_keeps_records(start: Callable[[], SessionManager], store: Store) -> None:

@@ -10,7 +10,7 @@ from support.session_checks import assert_sound
 from support.statements import watched
 from support.turns import messages_of
 
-from lango_store import Conflict, InvalidMessage, Message, MessageRole, SessionNotFound, Store, ToolCall
+from lango_store import Conflict, DamagedMessage, InvalidMessage, Message, MessageRole, SessionNotFound, Store, ToolCall
 from lango_store.testing import Clock
 
 
@@ -297,3 +297,51 @@ def test_unset_message_fields_are_stored_as_null(store: Store) -> None:
     with store.engine.connect() as connection:
         columns = "turn_no, id, author, name, tool_call_id, content, tool_calls, tokens, extra"
         assert set(connection.exec_driver_sql(f"SELECT {columns} FROM lango_message").one()) == {None}
+
+
+# Several sessions
+
+
+def test_messages_of_several_sessions_are_the_ends_of_each_log(store: Store, clock: Clock) -> None:
+    large = "x" * 70_000
+    for key, number in (("b", 5), ("a", 1), ("empty", 0)):
+        logged = [Message.user(f"{large if n == 0 else ''}{key}{n}") for n in range(number)]
+        store.create(key, messages=[*logged, Message(role="record", content="r")][: number + (number > 1)])
+    store.conversation("b").truncate(after=4)
+    store.append_message("b", Message.user("last"))
+    store.create("expired", ttl=timedelta(hours=1), messages=[Message.user("old")])
+    clock.move(hours=1)
+    keys = ["b", "missing", "empty", "expired", "a"]
+    for number in (1, 2, 3, 100):
+        logs = {key: store.conversation(key) for key in ("b", "empty", "a")}
+        assert store.messages_of(keys, last=number) == {k: c.all_messages(last=number) for k, c in logs.items()}
+        assert store.messages_of(keys, first=number) == {k: c.all_messages(limit=number) for k, c in logs.items()}
+    assert [*store.messages_of(["empty", "b"], last=1)] == ["empty", "b"]
+
+
+def test_messages_of_needs_one_positive_number(store: Store) -> None:
+    for numbers in ({}, {"first": 1, "last": 1}, {"first": 0}, {"last": True}, {"last": 1.5}):
+        with pytest.raises(ValueError, match="give"):
+            store.messages_of(["k"], **numbers)
+
+
+def test_messages_of_several_sessions_are_two_statements(url: str) -> None:
+    sent: list[str] = []
+    with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
+        for number in range(4):
+            store.create(f"k{number}", messages=[Message.user("x" * 70_000), Message.user("small")])
+        sent.clear()
+        assert len(store.messages_of([f"k{number}" for number in range(4)], last=1)) == 4
+        assert len(sent) == 1
+        assert len(store.messages_of([f"k{number}" for number in range(4)], first=1)) == 4
+        assert len(sent) == 3
+
+
+def test_messages_of_returns_damaged_messages_if_asked(either_store: Store) -> None:
+    either_store.create("k", messages=[Message.user("a"), Message.user("b")])
+    with either_store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_message SET tool_calls = '[5]' WHERE seq = 1")
+    read = either_store.messages_of(["k"], first=2, damaged="return")["k"]
+    assert [type(each) for each in read] == [DamagedMessage, Message]
+    with pytest.raises(DamagedMessage):
+        either_store.messages_of(["k"], first=1)

@@ -275,3 +275,44 @@ def test_set_values_takes_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -
         with watched(store.engine) as statements:
             store.conversation("k").values.set({"a": 1})
         assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
+
+
+# Several sessions
+
+
+def test_values_of_several_sessions_are_those_of_each(store: Store, clock: Clock) -> None:
+    values = {"b": {"x": 1}, "a": VALUES, "none": {}}
+    for key, named in values.items():
+        store.create(key)
+        store.conversation(key).values.set(named)
+        store.shared_values(key).set({"shared": key, **named})
+    store.create("expired", ttl=HOUR)
+    clock.move(hours=1)
+    assert store.values_of(["none", "b", "missing", "expired", "a", "b"]) == values
+    assert [*store.values_of(["none", "b", "a"])] == ["none", "b", "a"]
+    assert [*store.values_of(["a"])["a"]] == [*store.conversation("a").values.get()]
+    assert store.values_of(["b", "a"], "n1") == {"b": {}, "a": store.conversation("a").values.get("n1")}
+    assert store.values_of([]) == {}
+    scopes = store.shared_values_of(["a", "new", "none"])
+    assert scopes == {"a": store.shared_values("a").get(), "new": {}, "none": {"shared": "none"}}
+    assert store.shared_values_of(["a"], "sh") == {"a": {"shared": "a"}}
+
+
+def test_values_of_several_sessions_are_one_statement(url: str) -> None:
+    sent: list[str] = []
+    with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
+        keys = [f"k{number}" for number in range(3)]
+        for key in keys:
+            store.create(key)
+        sent.clear()
+        assert (len(store.values_of(keys)), len(sent)) == (3, 1)
+        assert (len(store.shared_values_of(keys)), len(sent)) == (3, 2)
+
+
+def test_values_of_refuses_keys_that_are_one_text_or_too_long(store: Store) -> None:
+    with pytest.raises(TypeError, match="is one text: give a list"):
+        store.values_of("abc")
+    with pytest.raises(InvalidKey, match="key: has 0 characters"):
+        store.values_of(["a", ""])
+    with pytest.raises(InvalidKey, match="scope: has 513 characters"):
+        store.shared_values_of(["a", "a" * 513])

@@ -13,6 +13,7 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Decode, Statement
 from lango_store._operations.binds import (
     IS_RECORD,
+    LIVE,
     LIVE_SESSION,
     MESSAGE,
     SESSION,
@@ -25,7 +26,7 @@ from lango_store._operations.binds import (
 from lango_store._operations.log import payloads
 from lango_store._operations.rows import MESSAGE_COLUMNS, decode_checked, decode_or_return_error, next_start
 from lango_store._operations.session import sessions
-from lango_store._rows.encoding import checked_key, encode_id, end_of_prefix
+from lango_store._rows.encoding import checked_key, checked_keys, encode_id, end_of_prefix
 from lango_store._values.model import Message, SessionInfo
 from lango_store._values.session import Session
 from lango_store._values.value import built
@@ -196,6 +197,12 @@ Damaged = Literal["raise", "return"]
 """If a row cannot be decoded: raise `DamagedMessage`, or return the error in place of the message."""
 
 
+def _row_decoder(damaged: Damaged) -> Callable[..., Any]:
+    if damaged not in ("raise", "return"):
+        raise ValueError(f"damaged={quoted(damaged)}: give 'raise' or 'return'")
+    return decode_checked if damaged == "raise" else decode_or_return_error
+
+
 def read(
     connection: AnyConnection,
     now: Moment,
@@ -205,8 +212,7 @@ def read(
     mode: PayloadMode = "load",
 ) -> list[Any]:
     """Read messages of a live session, ordered by seq, or with `id_prefix` by id."""
-    if damaged not in ("raise", "return"):
-        raise ValueError(f"damaged={quoted(damaged)}: give 'raise' or 'return'")
+    decode_row = _row_decoder(damaged)
     limit = chosen.limit if chosen.last is None else chosen.last
     values: dict[str, Any] = {
         "key": checked_key(key),
@@ -222,7 +228,7 @@ def read(
     elif chosen.seqs is not None:
         chosen_by = "seqs"
         values["seqs"] = json.dumps([*chosen.seqs])
-    decode = _decoder(connection, key, mode, decode_checked if damaged == "raise" else decode_or_return_error)
+    decode = _decoder(connection, key, mode, decode_row)
     result = _ranges[chosen_by, chosen.last is not None].run(connection, values, decode)
     if not result:
         sessions.raise_unmatched(connection, now, key)
@@ -296,6 +302,54 @@ def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]
     """Read the messages of a session that meet a condition."""
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
     return payloads.decode_rows(connection, key, connection.execute(query).all())
+
+
+# Several sessions
+
+
+def _build_ends(dialect: Dialect, *, backwards: bool) -> sa.Executable:
+    listed = SESSION.c.key.in_(dialect.texts_of_list(text("keys")))
+    end = MESSAGE.alias("end")
+    nth = sa.select(end.c.seq).where(of_session(end, SESSION.c.key)).limit(number("one")).offset(number("others"))
+    nth = nth.order_by(end.c.seq.desc() if backwards else end.c.seq)
+    # Materialized, so that the end of each session is looked up once.
+    chosen = sa.select(SESSION.c.key, nth.scalar_subquery().label("seq")).where(listed, LIVE)
+    ends = chosen.cte("ends").prefix_with("MATERIALIZED")
+    if backwards:
+        within = MESSAGE.c.seq >= sa.func.coalesce(ends.c.seq, sa.literal_column("0", sa.BigInteger()))
+    else:
+        within = MESSAGE.c.seq <= sa.func.coalesce(ends.c.seq, sa.literal_column(str(MAX_SEQ), sa.BigInteger()))
+    messages = ends.outerjoin(MESSAGE, sa.and_(of_session(MESSAGE, ends.c.key), within))
+    return sa.select(ends.c.key, *MESSAGE_COLUMNS).select_from(messages).order_by(ends.c.key, MESSAGE.c.seq)
+
+
+_ends = {backwards: Statement(functools.partial(_build_ends, backwards=backwards)) for backwards in (False, True)}
+
+
+def read_ends(
+    connection: AnyConnection,
+    now: Moment,
+    keys: Sequence[str],
+    first: int | None,
+    last: int | None,
+    damaged: Damaged = "raise",
+) -> dict[str, list[Any]]:
+    """Return the first or last messages in the logs of several sessions; sessions that are not live are left out."""
+    if (first is None) == (last is None):
+        raise ValueError("first counts from the front and last from the end: give one of them")
+    name, most = ("last", last) if first is None else ("first", first)
+    if type(most) is not int or most < 1:
+        raise ValueError(f"{name}={quoted(most)} is not positive: give 1 or more")
+    decode = _row_decoder(damaged)
+    keys = checked_keys(keys)
+    bound = {"keys": json.dumps(keys), "now": dialect_of(connection).time(now)}
+    bound |= {"one": 1, "others": min(most, MAX_SEQ) - 1}
+    rows = _ends[first is None].run(connection, bound)
+    logs: dict[str, list[Any]] = {key: [] for key, *_ in rows}
+    sound = [(key, row) for key, *row in rows if row[0] is not None]
+    for (key, _), message in zip(sound, payloads.decode_many(connection, sound, decode), strict=True):
+        logs[key].append(message)
+    return {key: logs[key] for key in keys if key in logs}
 
 
 # The end of a window

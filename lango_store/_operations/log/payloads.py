@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -37,6 +40,14 @@ from lango_store.errors import PayloadNotFound
 _bodies: Final = Statement(
     lambda dialect: sa.select(PAYLOAD.c.digest, PAYLOAD.c.body).where(
         of_session(PAYLOAD), PAYLOAD.c.digest.in_(dialect.texts_of_list(text("digests")))
+    )
+)
+
+
+_bodies_of_many: Final = Statement(
+    lambda dialect: sa.select(PAYLOAD.c.session_key, PAYLOAD.c.digest, PAYLOAD.c.body).where(
+        PAYLOAD.c.session_key.in_(dialect.texts_of_list(text("keys"))),
+        PAYLOAD.c.digest.in_(dialect.texts_of_list(text("digests"))),
     )
 )
 
@@ -74,6 +85,28 @@ def decoder(
         return decoded
 
     return decode_pages
+
+
+def decode_many(
+    connection: AnyConnection, rows: Sequence[tuple[str, Sequence[Any]]], decode: Callable[..., Any]
+) -> list[Any]:
+    """Decode rows of `MESSAGE_COLUMNS` of several sessions, each with its session key; see `decoder`."""
+    listings = [(key, row[LISTING]) for key, row in rows if row[LISTING] is not None]
+    bodies: dict[str, dict[str, str]] = {key: {} for key, _ in listings}
+    if listings:
+        digests = digests_of(listing for _, listing in listings)
+        bound = {"keys": json.dumps([*bodies]), "digests": json.dumps([*digests])}
+        for key, digest, body in _bodies_of_many.run(connection, bound):
+            bodies[key][digest] = body
+    decoded: list[Any] = []
+    for key, group in groupby(rows, itemgetter(0)):
+        decode_other = partial(_decode_with, decode, key, bodies.get(key))
+        decoded += decode_sound([row for _, row in group], decode_other)
+    return decoded
+
+
+def _decode_with(decode: Callable[..., Any], key: str, bodies: Mapping[str, str] | None, row: Sequence[Any]) -> Any:
+    return decode(key, row, bodies)
 
 
 def decode_rows(connection: AnyConnection, key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:

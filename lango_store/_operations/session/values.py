@@ -12,6 +12,7 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
     KEY,
+    LIVE,
     LIVE_SESSION,
     NOW,
     SESSION,
@@ -26,7 +27,7 @@ from lango_store._operations.binds import (
 from lango_store._operations.rows import stored_json
 from lango_store._operations.session import sessions
 from lango_store._rows.columns import KEY_TEXT, as_stored
-from lango_store._rows.encoding import checked_key, checked_name, encode_json, encode_text, end_of_prefix
+from lango_store._rows.encoding import checked_key, checked_keys, checked_name, encode_json, encode_text, end_of_prefix
 
 _OWNERS: Final = {VALUE: "session key", SHARED_VALUE: "scope"}
 
@@ -129,6 +130,39 @@ def read(
     if not rows and table is VALUE:
         sessions.raise_unmatched(connection, now, owner)
     return {name: stored_json(owner, 0, f"value {name!r}", json) for name, json in rows}
+
+
+def _select_many(dialect: Dialect, table: sa.Table) -> sa.Select[Any]:
+    prefixed = (table.c.name >= session_key("prefix"), table.c.name < session_key("prefix_end"))
+    listed = dialect.texts_of_list(text("keys"))
+    columns = (table.c.name, as_stored(table.c.value))
+    if table is SHARED_VALUE:
+        return sa.select(table.c.scope, *columns).where(table.c.scope.in_(listed), *prefixed)
+    values = SESSION.outerjoin(table, sa.and_(of_session(table, SESSION.c.key), *prefixed))
+    return sa.select(SESSION.c.key, *columns).select_from(values).where(SESSION.c.key.in_(listed), LIVE)
+
+
+_read_many = {table: Statement(lambda dialect, table=table: _select_many(dialect, table)) for table in _OWNERS}  # type: ignore[misc]
+
+
+def read_many(
+    connection: AnyConnection, now: Moment, owners: Sequence[str], prefix: str | None, table: sa.Table = VALUE
+) -> dict[str, dict[str, Any]]:
+    """Return the values of several sessions or scopes, each ordered by name, without sessions that are not live."""
+    wanted = checked_keys(owners, _OWNERS[table])
+    prefix = encode_text(prefix, "prefix") or ""
+    bound = {"keys": json.dumps(wanted), "now": dialect_of(connection).time(now)}
+    rows = _read_many[table].run(connection, bound | {"prefix": prefix, "prefix_end": end_of_prefix(prefix)})
+    stored: dict[str, dict[str, str]] = {owner: {} for owner in wanted} if table is SHARED_VALUE else {}
+    for owner, name, value in rows:
+        named = stored.setdefault(owner, {})
+        if name is not None:
+            named[name] = value
+    return {
+        owner: {name: stored_json(owner, 0, f"value {name!r}", value) for name, value in sorted(stored[owner].items())}
+        for owner in wanted
+        if owner in stored
+    }
 
 
 # Drop

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -53,6 +54,8 @@ except ImportError:  # the module is private
 __all__ = ["LangoSessionService", "StaleSessionError"]
 
 _SHARED: Final = "google_adk/"
+_AT_ONCE: Final = 1_000
+"""The number of sessions that a list reads with each statement."""
 
 
 class Ids(NamedTuple):
@@ -274,21 +277,43 @@ def _events(conversation: Conversation, info: SessionInfo, messages: Sequence[Me
 def _find_all(store: Store, app_name: str, user_id: str | None) -> list[Session]:
     """Read the live sessions of an app, optionally of one user, without events, in the order of their last update."""
     prefix = "".join(f"{escaped(part)}:" for part in (app_name, user_id) if part is not None)
-    sessions = []
+    sessions: list[Session] = []
     with store.snapshot() as view:
-        for info in view.iter_sessions(key_prefix=prefix):
-            if ids := Ids.of_key(info.key):
-                last = view.conversation(info.key).all_messages(last=1)
-                sessions.append(_session_of(view, ids, info, last, []))
+        infos = view.iter_sessions(key_prefix=prefix, page_size=_AT_ONCE)
+        listed = ((info, ids) for info in infos if (ids := Ids.of_key(info.key)))
+        while page := list(islice(listed, _AT_ONCE)):
+            keys = [info.key for info, _ in page]
+            values, last = view.values_of(keys), view.messages_of(keys, last=1)
+            shared = view.shared_values_of([scope for _, ids in page for scope in ids.scopes.values()])
+            sessions += [
+                _with_state(ids, info, values[info.key], shared, last[info.key], [])
+                for info, ids in page
+                if info.key in values and info.key in last  # it may expire during the call
+            ]
     return sorted(sessions, key=lambda session: (session.last_update_time, session.user_id, session.id))
 
 
 def _session_of(store: Store, ids: Ids, info: SessionInfo, messages: Sequence[Message], events: list[Event]) -> Session:
-    """Return a session with its state and these events. Its update time is the time of the last of `messages`."""
+    values = store.conversation(info.key).values.get()
+    return _with_state(ids, info, values, store.shared_values_of([*ids.scopes.values()]), messages, events)
+
+
+def _with_state(
+    ids: Ids,
+    info: SessionInfo,
+    values: dict[str, Any],
+    shared: Mapping[str, dict[str, Any]],
+    messages: Sequence[Message],
+    events: list[Event],
+) -> Session:
+    """Return a session with its state and these events. Its update time is the time of the last of `messages`.
+
+    `shared` holds the shared values of the app and the user, by their scopes.
+    """
     app_name, user_id, id = ids
-    state = keyed(store.conversation(info.key).values.get())
+    state = keyed(values)
     for prefix, scope in ids.scopes.items():
-        state |= keyed(store.shared_values(scope).get(), prefix)
+        state |= keyed(shared[scope], prefix)
     last = max(messages, key=lambda message: message.seq, default=None)
     updated = info.created_at.timestamp() if last is None else event_of(info.key, last, None).timestamp
     return Session(id=id, app_name=app_name, user_id=user_id, state=state, events=events, last_update_time=updated)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
@@ -29,6 +30,9 @@ _LEFT: Final = "left"
 
 _PARENT: Final = "parent"
 """The name in `extra` of the seq of the parent entry; 0 means no parent."""
+
+_AT_ONCE: Final = 1_000
+"""The number of sessions that a list reads with each statement."""
 
 _USAGE_FIELDS: Final = frozenset(USAGE.dump_python(RunUsage(), mode="json"))
 
@@ -180,13 +184,18 @@ def read_many(view: Store, prefix: str, scope: str | None, limit: int | None) ->
     """Return the stored records of live sessions, optionally of one scope, the most recently updated first."""
     filters: dict[str, Any] = {} if scope is None else {"user_id": scope}
     infos = _sessions(view, prefix, **filters)
-    records = [_record(view, prefix, info, value) for info in infos if (value := _value(view, info.key))]
+    records: list[ConversationRecord] = []
+    while page := list(islice(infos, _AT_ONCE)):
+        values = view.values_of([info.key for info in page], NAME)
+        stored = ((info, mapping(values.get(info.key, {}).get(NAME))) for info in page)
+        records += [_record(view, prefix, info, value) for info, value in stored if value]
     return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
 
 
 def _sessions(view: Store, prefix: str, **filters: Any) -> Iterator[SessionInfo]:
     """Yield the live sessions whose key is the prefix followed by one id, without their descendants."""
-    return (info for info in view.iter_sessions(key_prefix=prefix, **filters) if level_id(info.key, prefix) is not None)
+    infos = view.iter_sessions(page_size=_AT_ONCE, key_prefix=prefix, **filters)
+    return (info for info in infos if level_id(info.key, prefix) is not None)
 
 
 def _value(view: Store, key: str) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
 from pydantic_ai.conversation_store import ConversationRecord
 from pydantic_ai.usage import RunUsage
 
-from lango_store import Store
+from lango_store import Message, Store
+from lango_store.integrations.pydantic_ai import LangoConversationStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
@@ -150,3 +151,21 @@ async def test_usage_saved_by_another_program_is_counted(conversations: Conversa
     store.conversation("c").save_turn([], {"requests": 1, "input_tokens": 2, "seconds": 3})
     loaded = await load(conversations, "c")
     assert loaded.usage == RunUsage(requests=2, input_tokens=7)
+
+
+# Lists
+
+
+async def test_list_of_records_sends_two_statements(url: str) -> None:
+    sent: list[str] = []
+    with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
+        conversations = LangoConversationStore(store)
+        for number in range(20):
+            record = ConversationRecord(
+                conversation_id=f"{number}", head_id=None, updated_at=datetime.now(UTC), revision="r"
+            )
+            await conversations.write_record(record, expected_revision=None)
+        store.create("without a record", messages=[Message.user("Hello")])
+        sent.clear()
+        assert len(await conversations.read_records()) == 20
+        assert len(sent) == 2
