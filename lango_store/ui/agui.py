@@ -353,7 +353,9 @@ def from_agui(body: Mapping[str, Any]) -> ChatRequest:
         last_answer = max((number for number, role in enumerate(roles) if role == "assistant"), default=-1)
         results = [
             Message.tool(
-                each.get("error") or each["content"], failed=bool(each.get("error")), tool_call_id=each["toolCallId"]
+                each.get("error") or each.get("content"),
+                failed=bool(each.get("error")),
+                tool_call_id=each["toolCallId"],
             )
             for each in messages[last_answer + 1 :]
             if each["role"] == "tool"

@@ -387,7 +387,7 @@ def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
         answers = [each for each in messages if each["role"] == "assistant"]
         approvals: dict[str, Any] = {}
         results: list[Message] = []
-        for part in answers[-1]["parts"] if answers and not again else ():
+        for part in answers[-1].get("parts", ()) if answers and not again else ():
             state = part.get("state")
             if state == "approval-responded" and not is_asked:
                 given = part["approval"]
@@ -396,7 +396,7 @@ def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
                     approvals[given["id"]] = answer
             elif state in ("output-available", "output-error") and not part.get("providerExecuted"):
                 failed = state == "output-error"
-                content = part["errorText"] if failed else part["output"]
+                content = part.get("errorText" if failed else "output")  # JSON has no undefined output
                 results.append(Message.tool(content, failed=failed, tool_call_id=part["toolCallId"]))
         kind: Any = "approval" if approvals else "regenerate" if again else "message"
         if kind == "message" and results and not is_asked:

@@ -305,6 +305,18 @@ def test_failed_result_of_the_page_is_stored_as_failed() -> None:
         assert request.results == [Message.tool("denied", failed=True, tool_call_id="c1")]
 
 
+def test_result_without_an_output_is_null() -> None:
+    part = {"type": "tool-where", "toolCallId": "c1", "state": "output-available"}
+    user = {"id": "q1", "role": "user", "parts": []}
+    request = from_aisdk({"messages": [user, {"id": "a1", "role": "assistant", "parts": [part]}]})
+    assert request.results == [Message.tool(None, tool_call_id="c1")]
+
+
+def test_answer_without_parts_is_ignored_before_a_question() -> None:
+    user = {"id": "q1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]}
+    assert from_aisdk({"messages": [{"id": "a1", "role": "assistant"}, user]}).kind == "message"
+
+
 @given(st.text(), st.text())
 def test_turn_id_depends_on_the_text(first: str, second: str) -> None:
     assert (sent(first).turn_id == sent(second).turn_id) == (first == second)
