@@ -24,6 +24,7 @@ ECHO: Final = " "
 """Reasoning for a call of which none is stored: the servers that need one refuse an empty text."""
 
 _INSTRUCTIONS: Final = "lango:instructions:"
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, default=str)
 _MARK: Final = "cache_control"
 _KINDS: Final = ("thinking", "redacted_thinking")
 _FOREIGN: Final = "{} of the provider {!r} is left out: {!r} cannot read it"
@@ -199,7 +200,7 @@ def _bare(content: Any) -> Any:
         return content
     return [
         {name: _bare(value) if name == "content" else value for name, value in block.items() if name != _MARK}
-        if isinstance(block, dict)
+        if isinstance(block, dict) and (_MARK in block or "content" in block)
         else block
         for block in content
     ]
@@ -211,7 +212,7 @@ def _id_of(thought: Block) -> str:
 
 
 def _encoded(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, default=str).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _text(digest: bytes) -> str:
