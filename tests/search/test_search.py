@@ -207,6 +207,14 @@ def test_search_does_not_find_messages_with_role_record(searched: Store) -> None
     assert found(searched, "oslo") == [("a", 2)]
 
 
+def test_search_filters_by_the_model_of_a_message(searched: Store) -> None:
+    said = [message("oslo", model=model) for model in ("claude-opus-5-5", None, "gpt-6", "claude-opus-5")]
+    searched.create("a", messages=said)
+    assert found(searched, "oslo", model="claude-opus-5") == [("a", 4)]
+    assert [hit.seq for hit in searched.conversation("a").search("oslo", model="gpt-6").items] == [3]
+    assert found(searched, "oslo", model="gpt") == []
+
+
 @pytest.mark.slow
 def test_search_filters_by_user_id_agent_id_key_role_and_time(searched: Store, clock: Clock) -> None:
     for number, user in enumerate(("ann", "bob")):

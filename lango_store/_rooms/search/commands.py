@@ -74,6 +74,7 @@ def for_(
     role: Annotated[
         MessageRole | None, option("ROLE", "Only messages with this role: system, developer, user, assistant or tool.")
     ] = None,
+    model: Annotated[str | None, option("NAME", "Only messages that this model made.")] = None,
     since: Annotated[Any, time_option("Only messages created at or after this time: 2026-11-21, or 30d ago.")] = None,
     until: Annotated[Any, time_option("Only messages created before this time: 2026-11-21, or 30d ago.")] = None,
     limit: Annotated[int, option("NUMBER", "Maximum number of messages to print.", min=1, max=1_000)] = 20,
@@ -99,6 +100,7 @@ def for_(
             user_id=user,
             key_prefix=prefix,
             role=role,
+            model=model,
             since=since,
             until=until,
             limit=limit,

@@ -197,7 +197,7 @@ class Gin(SearchIndex):
         matches = hits.columns(*columns, sa.column("rank", sa.Float())).cte("found").prefix_with("MATERIALIZED")
         # The lateral join looks up each message separately. With an ordinary join the planner underestimates how many
         # messages have both the key and the seq.
-        names = ("session_key", "seq", "role", "author", "created_at")
+        names = ("session_key", "seq", "role", "author", "model", "created_at")
         same = (MESSAGE.c.session_key == matches.c.session_key, MESSAGE.c.seq == matches.c.seq)
         message = sa.select(*(MESSAGE.c[name] for name in names)).where(*same).offset(0).lateral("message")
         return Matches(matches.join(message, sa.true()), message, matches.c.rank)

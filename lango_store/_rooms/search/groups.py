@@ -32,7 +32,8 @@ class InStore:
             cursor: The `next` of the previous page. None (default) reads the first page. Hits move if messages are
                 written between two pages.
             **which: Search only messages that match all of these filters: `user_id`, `agent_id`, `key_prefix`, `role`
-                (`model` counts as assistant, `function` as tool), `since`, and `until` (exclusive).
+                (`model` counts as assistant, `function` as tool), `model` (the exact name of the model that made the
+                message), `since`, and `until` (exclusive).
 
         Returns:
             A page of hits. If too many messages match to rank them in time, only the newest messages are searched: then
@@ -53,6 +54,7 @@ class InConversation(SessionPart):
         words: str,
         *,
         role: MessageRole | str | None = None,
+        model: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 20,
@@ -66,6 +68,7 @@ class InConversation(SessionPart):
             words: The words to find, as in `Store.search`. A message must contain all of them, in any order and case.
                 `"two words"` in quotes is a phrase, `-word` excludes messages with this word, and `word*` is a prefix.
             role: Search only messages of this role: `model` counts as assistant, `function` as tool.
+            model: Search only messages that this model made: the exact name.
             since: Search only messages from this time on, an aware datetime.
             until: Search only messages before this time, an aware datetime.
             limit: The number of hits per page, 1 to 1,000. Defaults to 20.
@@ -78,5 +81,5 @@ class InConversation(SessionPart):
             InvalidCursor: The cursor was not returned by `search`.
             SearchUnavailable: The search index is missing, incomplete or damaged.
         """
-        which: SearchFilters = {"role": role, "since": since, "until": until}
+        which: SearchFilters = {"role": role, "model": model, "since": since, "until": until}
         return self._context.trying(lambda: searching.find(self._context, words, limit, cursor, which, self.key))

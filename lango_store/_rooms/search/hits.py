@@ -18,7 +18,7 @@ from lango_store._rooms.search.indexes import index_of
 from lango_store._rooms.search.query import Places, SearchQuery, finder, matcher, snippet
 from lango_store._rooms.search.values import SearchHit, SearchPage
 from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import aware, decode_time, encode_role
+from lango_store._rows.encoding import aware, decode_time, encode_role, encode_text
 from lango_store._values.model import MessageRole
 from lango_store.errors import DamagedMessage
 
@@ -32,6 +32,7 @@ class SearchFilters(WorkFilters, total=False):
     """The keyword arguments of `filters`: the filters of a search."""
 
     role: MessageRole | str | None
+    model: str | None
     since: datetime | None
     until: datetime | None
 
@@ -40,6 +41,7 @@ def filters(
     message: sa.FromClause,
     *,
     role: MessageRole | str | None = None,
+    model: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     **which: Unpack[WorkFilters],
@@ -49,6 +51,8 @@ def filters(
     if role is not None:
         wanted = MessageRole(encode_role(role)).canonical
         messages.append(message.c.role.in_([each for each in MessageRole if each.canonical is wanted]))
+    if model is not None:
+        messages.append(message.c.model == encode_text(model, "model"))
     if since is not None:
         messages.append(message.c.created_at >= aware(since, "since"))
     if until is not None:
