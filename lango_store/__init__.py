@@ -1,4 +1,4 @@
-"""Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
+"""Sessions and messages of LLM agents in SQLite or PostgreSQL, through one `Store`."""
 
 from lango_store._engine.engine import create_engine, read_only_engine
 from lango_store._operations.session.lists import Filters, WorkFilters

@@ -38,7 +38,7 @@ RELEASE: Final = "lango_store/"
 _SETTINGS: Final = (
     "SELECT pg_catalog.set_config('TimeZone', 'UTC', false), pg_catalog.set_config('DateStyle', 'ISO, MDY', false)"
 )
-"""How PostgreSQL writes times. psycopg reads only the style ISO, and in zones other than UTC not every stored time.
+"""The style of times. psycopg reads only the style ISO, and in zones other than UTC not every stored time.
 
 PgBouncer keeps both settings for each client.
 """

@@ -30,7 +30,7 @@ class StorePart:
 
 
 class StoreFacade:
-    """What the rooms need of `Store`."""
+    """The part of `Store` that the rooms need."""
 
     _context: Context
 

@@ -50,14 +50,14 @@ ROOMS: Final = {
 
 
 class RoomsOfStore(expiry.InStore, stats.InStore, tool_calls.InStore, usage.InStore, search.InStore, StoreFacade):
-    """What the rooms add to `Store`, except `turns_in_progress`, whose methods return the types of the facades."""
+    """Members from the rooms for `Store`, except `turns_in_progress`, whose methods return the types of the facades."""
 
     _waiting: ClassVar = [pending.count, waiting.count]
     _at_expiry: ClassVar = [kept_copies.purge]
 
 
 class RoomsOfMaintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
-    """What the rooms add to `Maintenance`."""
+    """The members that the rooms add to `Maintenance`."""
 
     _checks: ClassVar = [distribution.DISTRIBUTION, checks_of_turns.EMPTY_INBOX, search_index.INDEX_CHECK]
 
@@ -71,20 +71,20 @@ class RoomsOfConversation(
     tail.InConversation,
     SessionPart,
 ):
-    """What the rooms add to `Conversation`, except `turns_in_progress`."""
+    """The members that the rooms add to `Conversation`, except `turns_in_progress`."""
 
 
 class AsyncRoomsOfStore(
     expiry_aio.InStore, stats_aio.InStore, tool_calls_aio.InStore, usage_aio.InStore, search_aio.InStore
 ):
-    """What the rooms add to `AsyncStore`, except `turns_in_progress`."""
+    """The members that the rooms add to `AsyncStore`, except `turns_in_progress`."""
 
 
 class AsyncRoomsOfMaintenance(examination_aio.InMaintenance, payloads_aio.InMaintenance):
-    """What the rooms add to `AsyncMaintenance`."""
+    """The members that the rooms add to `AsyncMaintenance`."""
 
 
 class AsyncRoomsOfConversation(
     search_aio.InConversation, tail_aio.InConversation, tool_calls_aio.InConversation, versions_aio.InConversation
 ):
-    """What the rooms add to `AsyncConversation`, except `turns_in_progress`."""
+    """The members that the rooms add to `AsyncConversation`, except `turns_in_progress`."""

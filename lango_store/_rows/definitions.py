@@ -1,4 +1,4 @@
-"""What the definition of a table consists of: columns and constraints that many tables have, and its description."""
+"""The parts of the definition of a table: columns and constraints that many tables have, and its description."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ BASELINE: Final = "0100"
 
 @dataclass(frozen=True)
 class Stored:
-    """What backups, copies, forks, changes of the log, salvage and `doctor` need to know about the rows of a table.
+    """The facts that backups, copies, forks, changes of the log, salvage and `doctor` need about the rows of a table.
 
     Backups have the rows in the order in which `lango_store.tables` defines the tables: digests depend on the order.
 
@@ -57,7 +57,7 @@ def stored(kind: str, **facts: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SessionPart:
-    """What the core or a room adds to the table of sessions, besides the columns.
+    """The columns that the core or a room adds to the table of sessions, besides the columns.
 
     Attributes:
         constraints: Constraints and indexes.

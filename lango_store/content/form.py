@@ -1,4 +1,4 @@
-"""What a form is: how its blocks are read, and how each kind of part is written in it."""
+"""Forms: each reads its own blocks, and writes each kind of part."""
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +32,7 @@ Arrange = Callable[[Any, list[Part], list[Call]], list[Part] | None]
 """A function that puts the parts of a content and calls into the order that an adapter stored, see `ARRANGED`."""
 
 ARRANGED: Final[dict[str, Arrange]] = {}
-"""How adapters that store calls in `tool_calls` store the order of the parts: by the name of their data in `extra`."""
+"""The functions of adapters that store calls in `tool_calls`, by the name of their data in `extra`."""
 
 READERS: Final[dict[str, list[Reader]]] = {}
 """The readers of all forms, by the type of a block."""

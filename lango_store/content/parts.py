@@ -154,7 +154,7 @@ class Native:
 
 
 FAILED: Final[Block] = {"failed": True}
-"""What the `extra` of a result, or of a call with an output, has if the tool failed."""
+"""The fields that the `extra` of a result, or of a call with an output, has if the tool failed."""
 
 
 def has_failed(extra: Block, output: Any = None) -> bool:

@@ -53,7 +53,7 @@ RepairKind = Literal[
     "empty message", "unfinished call", "second result", "result without a call", "late result", "id", "name",
     "arguments", "content", "calls of another role", "interrupted answer", "first message", "last answer", "thinking",
 ]  # fmt: skip
-"""What was repaired in a prompt; `Repair` describes each kind."""
+"""A repair in a prompt; `Repair` describes each kind."""
 
 
 class Repair(Value):
@@ -77,7 +77,7 @@ class Repair(Value):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a format admits as the id and the name of a call."""
+    """The characters that a format admits in the id and the name of a call."""
 
     ids: re.Pattern[str] | None
     """None if calls have no ids."""

@@ -1,4 +1,4 @@
-"""How many functions of the package prompts and pages of undamaged messages run, so that they do not become slower."""
+"""The number of functions of the package that prompts and pages of undamaged messages run."""
 
 from datetime import UTC, datetime
 from functools import partial

@@ -129,7 +129,7 @@ EXPRESSED: Final = {
     "mcp": {"text", "picture", "linked picture", "PDF", "audio"},
     "pydantic-ai": {"text", "picture", "linked picture", "PDF", "audio"},
 }
-"""What a form expresses, whatever form it was written in."""
+"""The parts that a form expresses, whatever form it was written in."""
 
 CELLS: Final = [(source, kind, target) for source, blocks in BLOCKS.items() for kind in blocks for target in FORMS]
 

@@ -1,4 +1,4 @@
-"""What each form wrote, written by each other form: equal, or named by a repair."""
+"""The parts that each form wrote, written by each other form: equal, or named by a repair."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""What a framework's runner sends to the model after a program ended in the middle of a turn."""
+"""The messages that a framework's runner sends to the model after a program ended in the middle of a turn."""
 
 from collections.abc import Callable
 from typing import Any

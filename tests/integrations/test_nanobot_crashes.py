@@ -1,4 +1,4 @@
-"""What nanobot sends to the model after its process was killed in the middle of a turn."""
+"""The messages that nanobot sends to the model after its process was killed in the middle of a turn."""
 
 import asyncio
 import copy

@@ -76,7 +76,7 @@ PREFIXES: Final = {
     Values: "values.",
     PendingCompaction: "compaction.",
 }
-"""How the names of the spans of a class begin."""
+"""The prefix of the names of the spans of a class."""
 
 SEVERAL_CALLS: Final = {
     (Store, "transact"): ["touch", "transact"],

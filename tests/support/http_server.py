@@ -1,4 +1,4 @@
-"""An ASGI application behind a real server, in a thread."""
+"""An ASGI application in a real server, in a thread."""
 
 import threading
 from collections.abc import Iterator

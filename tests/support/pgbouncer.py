@@ -54,7 +54,7 @@ class PgBouncer:
             time.sleep(0.01)  # nothing announces that it listens
 
     def url(self, database: str) -> str:
-        """Return the documented URL for a database behind PgBouncer."""
+        """Return the documented URL for a database through PgBouncer."""
         made = sa.make_url(database)
         through = made.difference_update_query(["host"]).set(host=None, port=6432)
         return through.update_query_dict({"host": str(self.folder), "prepare_threshold": "none"}).render_as_string(

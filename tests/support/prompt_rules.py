@@ -1,4 +1,4 @@
-"""What the APIs of providers refuse in a prompt, as checks, and damaged logs to try prompts on.
+"""The rules by which the APIs of providers refuse prompts, as checks, and damaged logs to try prompts on.
 
 Each check returns the reasons for which the provider answers with an error; an empty list means that it accepts the
 prompt. The rules are those of the providers' API references and of public reports of refused requests. They are a lower

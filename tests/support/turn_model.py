@@ -62,11 +62,11 @@ class ModelSessionWithTurns(ModelSession):
         self.failed_turn: str | None = None
         """The turn that is to be tried again, if no turn is open."""
         self.has_taken = False
-        """Whether the open or failed turn has taken messages from the inbox."""
+        """True if the open or failed turn has taken messages from the inbox."""
         self.others_taken = False
-        """Whether another turn that is not saved has."""
+        """True if another turn that is not saved has."""
         self.others_given_up = False
-        """Whether one of these was given up."""
+        """True if one of these was given up."""
         self.attempts = 0
         self.due_at: datetime | None = None
         """When a failed turn is due; None if it is due at once, or was given up."""

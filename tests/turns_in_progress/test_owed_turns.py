@@ -1,4 +1,4 @@
-"""What a session stays owed when turns fail, other turns run, clocks are wrong, or it is copied."""
+"""The turns that a session stays owed when turns fail, other turns run, clocks are wrong, or it is copied."""
 
 from contextlib import suppress
 from datetime import timedelta

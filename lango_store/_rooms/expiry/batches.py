@@ -27,7 +27,7 @@ ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[N
 
 
 class PurgedBatch(NamedTuple):
-    """How many sessions and messages were deleted, and how many sessions count towards the limit of the purge."""
+    """The numbers of sessions and messages that were deleted, and of sessions count towards the limit of the purge."""
 
     sessions: int
     messages: int

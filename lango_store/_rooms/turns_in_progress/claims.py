@@ -59,7 +59,7 @@ def _due(names: tuple[str, ...], *, locks: bool, without_deaths: bool) -> Statem
 
 
 class Running(NamedTuple):
-    """What a worker does when it claims turns.
+    """The state of a worker when it claims turns.
 
     Attributes:
         turns: The turns that it is running.
@@ -105,7 +105,7 @@ def claim(
 ) -> tuple[list[RunningTurn], bool]:
     """Take the leases of owed turns, the longest due first.
 
-    If a process dies, nobody knows which of its turns was the cause. So each of them runs alone next time: the worker
+    If a process dies, it is unknown which of its turns was the cause. So each of them runs alone next time: the worker
     claims it only if nothing else is running. Only the attempts of a turn that runs alone are counted here, before
     they end; otherwise all turns of a process that one of them kills would be given up together.
 

@@ -165,7 +165,7 @@ class Worker:
         """Save a turn whose handler has ended or, after an error, note when to try again."""
         try:
             self._end(turn, error, is_cancelled=is_cancelled)
-        except Exception:  # nobody would see it, and the worker must not renew the lease for ever
+        except Exception:  # it would be lost, and the worker must not renew the lease for ever
             logger.exception("turn %s is tried again when its lease has ended", quoted(turn.id))
         finally:
             self.forget(turn)
