@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from claude_agent_sdk import fold_session_summary
@@ -37,6 +38,9 @@ Entry = dict[str, Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FOLDED: Final = f"{NAME}.summary"
 """The name of the session value that holds the summary, with the position up to which it includes entries."""
+
+_AT_ONCE: Final = 1_000
+"""The number of sessions that a list reads with each statement."""
 
 _WEIGHTS: Final = {"customTitle": 3, "aiTitle": 2, "summary": 1}
 """The fields of entries that contain a title of the session. The field with the highest number takes precedence."""
@@ -181,7 +185,7 @@ def _entries(key: str, session_id: str, messages: Sequence[Message]) -> list[Ent
 def sessions(store: Store, key: str) -> Iterator[SessionInfo]:
     """Yield the live sessions of a project, without the transcripts of subagents."""
     prefix = f"{key}:"
-    for info in store.iter_sessions(key_prefix=prefix):
+    for info in store.iter_sessions(page_size=_AT_ONCE, key_prefix=prefix):
         if not {":", "/"} & set(info.key[len(prefix) :]):
             yield info
 
@@ -206,19 +210,21 @@ def last_part(info: SessionInfo) -> str:
 
 def summaries(store: Store, key: str, project_key: str) -> Iterator[SessionSummaryEntry]:
     """Yield the summary of each live session of a project, updated with the entries appended since the last call."""
-    for info in sessions(store, key):
-        names: SessionKey = {"project_key": project_key, "session_id": last_part(info)}
-        try:
-            data = _folded(store, info, names)
-        except SessionNotFound:  # deleted after it was listed
-            continue
-        yield {"session_id": names["session_id"], "mtime": milliseconds(info), "data": data}
+    infos = sessions(store, key)
+    while page := list(islice(infos, _AT_ONCE)):
+        values = store.values_of([info.key for info in page], _FOLDED)
+        for info in page:
+            names: SessionKey = {"project_key": project_key, "session_id": last_part(info)}
+            try:
+                data = _folded(store, info, names, values.get(info.key, {}).get(_FOLDED))
+            except SessionNotFound:  # deleted after it was listed
+                continue
+            yield {"session_id": names["session_id"], "mtime": milliseconds(info), "data": data}
 
 
-def _folded(store: Store, info: SessionInfo, names: SessionKey) -> Entry:
+def _folded(store: Store, info: SessionInfo, names: SessionKey, stored: Any) -> Entry:
     # If the session was created again, or messages were removed, the summary is computed from the start.
     life = [info.created_at.isoformat(), info.last_seq - info.message_count - info.record_count]
-    stored: Any = store.conversation(info.key).values.get(prefix=_FOLDED).get(_FOLDED)
     is_current = isinstance(stored, dict) and stored.get("life") == life
     data, folded = (stored["data"], stored["seq"]) if is_current else ({}, 0)
     if folded >= info.last_seq:

@@ -402,3 +402,16 @@ async def test_overlapping_batches_store_each_entry_once_and_count_each_response
         (summary,) = await sessions.list_session_summaries(PROJECT)
         assert summary["data"] == sdk.fold_session_summary(None, KEY, found)["data"]
         assert [finding for finding in sessions.store.maintenance.examine() if finding.name != "settings"] == []
+
+
+async def test_list_of_summaries_without_new_entries_sends_two_statements(url: str) -> None:
+    sent: list[str] = []
+    with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
+        sessions = LangoSessionStore(store)
+        for number in range(10):
+            key: Any = {"project_key": PROJECT, "session_id": f"{number}"}
+            await sessions.append(key, [entry(customTitle=f"title {number}")])
+        first = await sessions.list_session_summaries(PROJECT)
+        sent.clear()
+        assert await sessions.list_session_summaries(PROJECT) == first
+        assert (len(first), len(sent)) == (10, 2)
