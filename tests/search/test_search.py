@@ -430,3 +430,22 @@ def test_doctor_reports_an_index_without_pairs_of_characters(store: Store, url: 
     assert ["were tried and not found" in finding for finding in findings(store)] == [True]
     schema.rebuild_search(url)
     assert (len(store.search("検索").items), findings(store)) == (1, [])
+
+
+def test_purge_that_finds_nothing_reads_no_rows_of_the_queue(searched: Store, url: str) -> None:
+    searched.create("k", messages=[message(f"word {number}") for number in range(50)])
+    searched.expire()
+    sent: list[str] = []
+    with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
+        store.expire()
+        (counting,) = (statement for statement in sent if "count(*) FROM lango_search_queue" in statement)
+        with store.engine.connect() as connection:
+            assert connection.exec_driver_sql(counting).scalar() == 0
+            if connection.dialect.name == "postgresql":
+                plan = [row[0] for row in connection.exec_driver_sql(f"EXPLAIN (ANALYZE, COSTS OFF) {counting}")]
+                scans = [line for line in plan if "Scan on lango_search_queue" in line]
+                assert scans
+                assert all("never executed" in line for line in scans)
+        store.append_message("k", message("new"))
+        with store.engine.connect() as connection:
+            assert connection.exec_driver_sql(counting).scalar() == 1
