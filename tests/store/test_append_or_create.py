@@ -26,6 +26,16 @@ from lango_store.testing import Clock
 FIELDS: dict[str, Any] = {"agent_id": "a", "user_id": "u", "title": "T", "model": "m", "settings": {"x": 1}}
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_fields_of_a_new_session_and_of_its_messages_are_kept_apart(store: Store, number: int) -> None:
+    new = [Message.assistant("hi", model="of the message", provider="p") for _ in range(number)]
+    store.conversation("k").append_messages(new, create=True, model="of the session")
+    store.conversation("without").append_messages(new, create=True)
+    assert [store.get(key).model for key in ("k", "without")] == ["of the session", None]
+    for key in ("k", "without"):
+        assert [(each.model, each.provider) for each in store.get(key).messages] == [("of the message", "p")] * number
+
+
 @pytest.mark.slow
 def test_append_with_create_creates_a_missing_session(store: Store) -> None:
     stored = store.append_message(

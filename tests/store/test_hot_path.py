@@ -225,7 +225,7 @@ CALLS = {
     "save_turn": Frequent(lambda store, _: store.conversation("1000").save_turn([message()]), (54, 32), (54, 86)),
     "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (124, 92), (117, 257), (3, 3)),
     "turn with a tool call": Frequent(
-        lambda store, _: run_call(store.conversation("1000")), (255, 155), (264, 930), (16, 16)
+        lambda store, _: run_call(store.conversation("1000")), (255, 154), (264, 929), (16, 16)
     ),
     "1,000 in one call": Frequent(
         lambda store, _: store.conversation("batches").append_messages(messages(1_000)), (3057, 1030), (3039, 1191)
@@ -234,7 +234,7 @@ CALLS = {
     "load of 100": Frequent(lambda store, _: store.get("100"), (39, 29), (44, 140), (2, 2)),
     "load of 1,000": Frequent(lambda store, _: store.get("1000"), (39, 29), (44, 140), (2, 2)),
     "last 50": Frequent(lambda store, _: store.conversation("1000").messages(last=50), (33, 28), (36, 84)),
-    "history": Frequent(lambda store, _: store.conversation("20").history(), (123, 28), (127, 84)),
+    "history": Frequent(lambda store, _: store.conversation("20").history(), (43, 28), (47, 84)),
     # psycopg prepares the statement of the appends, which takes a round trip.
     "create, 22 appends, load": Frequent(lambda store, _: run_session(store), (880, 770), (904, 2123), (25, 26)),
     "list of 20": Frequent(lambda store, _: store.list_sessions(limit=20), (92, 29), (95, 85)),

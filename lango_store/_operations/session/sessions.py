@@ -253,8 +253,11 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
         raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
 
 
-_NULL_FIELDS: Final[dict[str, Any]] = dict.fromkeys((*SessionFields.__annotations__, "forked_from"))
-_BOUND: Final = ("key", *_NULL_FIELDS, "ttl_seconds", "incarnation", "revision")
+_FIELDS: Final = (*SessionFields.__annotations__, "forked_from")
+_PARAMETERS: Final = {name: f"session_{name}" for name in _FIELDS}
+"""The parameters of fields: the same statement binds columns of messages, of which some have the same names."""
+_NULL_FIELDS: Final[dict[str, Any]] = dict.fromkeys(_PARAMETERS.values())
+_BOUND: Final = _PARAMETERS | {name: name for name in ("key", "ttl_seconds", "incarnation", "revision")}
 
 
 def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
@@ -262,7 +265,7 @@ def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
 
     All other columns get the table's defaults, which are cheaper than bound values.
     """
-    bound: dict[str, Any] = {name: column(SESSION.c[name]) for name in _BOUND}
+    bound: dict[str, Any] = {name: column(SESSION.c[name], parameter) for name, parameter in _BOUND.items()}
     expires_at = dialect.next_expiry(NOW, bound["ttl_seconds"])
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at}
     values: dict[str, Any] = {**bound, **computed, **counts}
@@ -300,7 +303,8 @@ class NewSession:
         self.key = key
         self.ttl = ttl
         self.fields = {name: value for name, value in fields.items() if value is not None}
-        self.row = _NULL_FIELDS | encode_session(self.fields) | {"key": checked_key(key), "ttl_seconds": seconds(ttl)}
+        fields = {_PARAMETERS[name]: value for name, value in encode_session(self.fields).items()}
+        self.row = _NULL_FIELDS | fields | {"key": checked_key(key), "ttl_seconds": seconds(ttl)}
 
 
 def insert(connection: AnyConnection, now: Moment, new: NewSession) -> SessionInfo | None:
