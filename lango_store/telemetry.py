@@ -23,7 +23,7 @@ from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
 from lango_store.conversation import Conversation, RunningTurn, Turns
 from lango_store.errors import needs_extra
-from lango_store.store import Store
+from lango_store.store import Maintenance, Store
 
 with needs_extra("otel"):
     from opentelemetry import metrics, trace
@@ -41,9 +41,11 @@ _HANDLES: Final = {"conversation", "shared_values", "turn"}
 _UNTRACED: Final = {
     *("close", "using", "at", "in_turn"),  # make no database call
     "work",  # runs as long as the process
-    *("turn.begin", "turn.write", "turn.collect", "turn.call"),  # call other methods
+    *("turn.begin", "turn.write", "turn.call"),  # call other methods
     *("transact", "transaction", "snapshot"),  # record their own spans
 }
+_PARTS: Final = {"_begin_call", "_end_call"}
+"""Private methods that have spans, because a public one, `turn.call`, runs code of the application between them."""
 _APPENDS: Final = {
     *("append_message", "append_messages", "save_turn"),
     *("turn.append", "turn.append_messages", "turn.take_inbox", "turn.interrupt"),
@@ -51,6 +53,7 @@ _APPENDS: Final = {
 _TRACED: Final[dict[type, str]] = {
     Store: "",
     Conversation: "",
+    Maintenance: "maintenance.",
     RunningTurn: "turn.",
     Turns: "turns.",
     PendingCompaction: "compaction.",
@@ -168,7 +171,7 @@ class _Telemetry(Telemetry):
 
 def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[..., Any]:
     """Return a method that has a span and runs on an untraced copy of the object, so that inner calls have no spans."""
-    operation = _TRACED[_base(plain)] + name
+    operation = _TRACED[_base(plain)] + name.removeprefix("_")
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -214,7 +217,8 @@ def _traced_class(plain: type) -> type:
     methods: dict[str, Any] = {
         name: _traced(name, getattr(plain, name), plain)
         for name, method in members.items()
-        if inspect.isfunction(method) and not name.startswith("_") and _TRACED[base] + name not in _UNTRACED
+        if inspect.isfunction(method) and (name in _PARTS or not name.startswith("_"))
+        if _TRACED[base] + name not in _UNTRACED
     }
     methods |= {name: _traced_group(each) for name, each in members.items() if isinstance(each, property)}
     attributes = {"__slots__": (), "__doc__": plain.__doc__, "_untraced": plain}

@@ -16,7 +16,6 @@ BUILT_PER_CALL = {
     "_rooms/search/hits.py": 3,  # filters and words; savepoints and time limits need SQLAlchemy's errors
     "_rooms/search/index.py": 2,  # messages that are streamed, for a condition
     "_rooms/search/state.py": 2,  # a random sample for `doctor`
-    "_rooms/tool_calls/suspensions.py": 1,  # filters
     "_rooms/usage/report.py": 1,  # filters and groups, row by row
     "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
     "_operations/log/changes.py": 1,  # all sessions of a table whose rows refer to messages, for `examine`

@@ -85,7 +85,7 @@ SEVERAL_CALLS: Final = {
     (Store, "work"): ["turn", "turn.take_inbox", "turn.save"],
     (Conversation, "turn"): [
         *("turn", "turn.take_inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
-        *("turn._begin_call", "turn._end_call", "turn.flush", "turn.interrupt", "turn.save"),
+        *("turn.begin_call", "turn.end_call", "turn.flush", "turn.interrupt", "turn.save"),
     ],
 }
 """The spans of calls in `every_method` that call several methods."""
