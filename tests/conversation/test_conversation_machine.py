@@ -1,27 +1,16 @@
-"""Random sequences of calls, compared with a model of sessions made of plain lists.
+"""Random sequences of calls, compared with a model of sessions made of plain lists."""
 
-LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS set longer runs. The asynchronous store and PostgreSQL each
-run half of the examples: the former runs the code of the synchronous store, the latter takes three times as long.
-"""
-
-import asyncio
 import copy
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, precondition, rule
 from support.factories import seqs
+from support.machines import limited, run_machine
 from support.session_checks import seen_before
 from support.session_model import ModelSession
 from support.store_beside_model import StoreBesideModel
@@ -41,9 +30,6 @@ from lango_store.testing import Clock
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "8"))
-STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "25"))
-SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes
 TTL = timedelta(seconds=50)  # never equal to a sum of the steps of the clock
 
 # Strategies
@@ -425,29 +411,14 @@ class Machine(StoreBesideModel):
 
     def awaited(self, summarize: Callable[[list[Message]], list[Message]]) -> Callable[[list[Message]], Any]:
         async def summarize_later(window: list[Message]) -> list[Message]:
-            if isinstance(self.face, Store):
-                return summarize(window)
-            return await asyncio.to_thread(summarize, window)  # `summarize` waits for calls on this event loop
+            return summarize(window)
 
         return summarize_later
 
 
-@pytest.mark.timeout(0 if SHRINKS else 300)
+@limited
 def test_random_method_calls_give_the_same_results_as_a_model_of_lists(
     store: Store, clock: Clock, tmp_path: Path
 ) -> None:
     schema.enable_search(store.engine)
-    halves = (not isinstance(store, Store)) + (store.engine.dialect.name == "postgresql")
-    run_state_machine_as_test(
-        cast(
-            Any, lambda: Machine(store, clock, tmp_path / "archive.db")
-        ),  # a function that creates a machine is accepted
-        settings=settings(
-            max_examples=-(-EXAMPLES // 2**halves),
-            stateful_step_count=STEPS,
-            deadline=None,
-            phases=[Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * SHRINKS,
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(lambda: Machine(store, clock, tmp_path / "archive.db"), store, steps=25)

@@ -1,57 +1,36 @@
 """Random tool calls and suspensions in several processes, compared with a model made of dicts.
 
-All calls have the same id. LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS set longer runs.
+All calls have the same id.
 """
 
-import copy
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import invariant, precondition, rule
 from support.call_model import Begun, ModelCall, ModelSessionWithCalls, Place
-from support.session_checks import assert_sound
+from support.machines import LEASE, Process, ProcessesBesideModel, limited, processes, run_machine
 from support.turn_model import ModelAttempt
 
 from lango_store import (
     UNSET,
-    Conversation,
     Effect,
-    LangoStoreError,
     Message,
     RunningTurn,
     Store,
     Suspension,
     ToolCall,
-    Turn,
 )
 from lango_store.testing import Clock
 
 pytestmark = pytest.mark.slow
 
-R = TypeVar("R")
-
-EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "8"))
-STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "40"))
-SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes
-PROCESSES = 3
-LEASE = timedelta(seconds=100)
 LIMIT = timedelta(seconds=10)
 
-REMOVALS = [*["delete"] * 6, *["truncate"] * 2, "redact", "clear", "pop", "discard", "delete session"]
+REMOVALS = [*["delete"] * 6, *["truncate"] * 2, "redact", "clear", "pop", "discard", "delete and create"]
 
-processes = st.integers(0, PROCESSES - 1)
 latest = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5])
 """An item of a list, counted from its end."""
 
@@ -102,15 +81,6 @@ calls = st.builds(
 )
 
 
-class Process:
-    """A process that runs at most one attempt of a turn."""
-
-    def __init__(self, store: Store) -> None:
-        self.conversation = store.conversation("k")
-        self.turn: RunningTurn | None = None
-        self.attempt: ModelAttempt | None = None
-
-
 @dataclass
 class Held:
     """A call that a process runs, in a turn or without one. It may try to finish it at any time."""
@@ -121,45 +91,20 @@ class Held:
     attempt: ModelAttempt | None
 
 
-class Machine(RuleBasedStateMachine):
-    """Does everything twice, in the stores of several processes and in the model, and compares the results."""
+class Machine(ProcessesBesideModel):
+    """Begins, finishes and resolves calls, in turns and without one, and suspends and resumes the session."""
+
+    model: ClassVar = ModelSessionWithCalls
+    session: ModelSessionWithCalls
 
     def __init__(self, store: Store, clock: Clock) -> None:
-        super().__init__()
-        self.store, self.clock = store, clock
-        self.processes = [Process(Store(store.engine, clock=clock)) for _ in range(PROCESSES)]
         self.held: list[Held] = []
         self.suspended: list[Suspension] = []
-        self.create()
+        super().__init__(store, clock)
 
     def create(self) -> None:
-        self.store.delete("k")
-        self.conversation: Conversation = self.store.open("k")
-        self.session = ModelSessionWithCalls("k", self.clock.time)
+        super().create()
         self.ask(0, 2)
-
-    def compare(self, call: Callable[[], R], model: Callable[[R | None], R], *, outside_log: bool = False) -> R | None:
-        """Call a store and the model, which gets the result of the store; both must return or raise the same.
-
-        With `outside_log`, the call must change nothing in the session's row except the lease.
-        """
-        self.clock.move(milliseconds=1)
-        before = self.conversation.info()
-        result, refused = None, None
-        try:
-            result = call()
-        except LangoStoreError as error:
-            refused = error
-        if refused is None:
-            assert model(result) == result
-        else:
-            with pytest.raises(LangoStoreError) as raised:
-                model(None)
-            assert type(raised.value) is type(refused), refused
-            assert public(raised.value) == public(refused)
-        if refused is not None or outside_log:
-            assert self.conversation.info() == before
-        return result
 
     # Messages and turns
 
@@ -168,33 +113,15 @@ class Machine(RuleBasedStateMachine):
         """Append a message that asks for calls, or one that equals the result of a call."""
         process = self.processes[number]
         new = [asking(calls) if calls else result(asking(1).tool_calls[0], "oak", False)]
-        turn, attempt = process.turn, process.attempt
-        if turn is None or attempt is None:
-            self.compare(
-                lambda: process.conversation.append_messages(new), lambda _: self.session.append(self.clock.time, new)
-            )
-            return
-
-        def model(got: list[Message] | None) -> list[Message]:
-            return self.session.append_in_turn(self.clock.time, attempt, new, [each.id for each in got or new])
-
-        self.compare(lambda: turn.append_messages(new), model)
+        if process.turn is None or process.attempt is None:
+            self.add(process.conversation, new)
+        else:
+            self.add_in_turn(process.turn, process.attempt, new)
 
     @rule(number=processes, seconds=pauses, id=st.sampled_from(["t1", "t1", "t2"]))
     def begin_turn(self, number: int, seconds: float, id: str) -> None:
-        """Begin an attempt. An earlier attempt of the process is forgotten, as after a crash."""
         self.clock.move(seconds=seconds)
-        process = self.processes[number]
-        turn = process.conversation.turn(id, lease=LEASE)
-        attempt = ModelAttempt(id, f"{turn.lease.token:016x}", LEASE)
-        process.turn = process.attempt = None
-
-        def model(_: Turn | None) -> Turn | None:
-            return self.session.begin(self.clock.time, attempt)
-
-        self.compare(lambda: turn.begin().stored, model, outside_log=True)
-        if self.session.holder is attempt:
-            process.turn, process.attempt = turn, attempt
+        self.begin_attempt(self.processes[number], id)
 
     @rule(number=processes, saves=st.booleans())
     def end_turn(self, number: int, saves: bool) -> None:
@@ -206,7 +133,7 @@ class Machine(RuleBasedStateMachine):
             self.session.release_turn()
         elif turn is not None and attempt is not None:
             self.compare(turn.save, lambda _: self.session.save(self.clock.time, attempt, {}))
-            process.turn = process.attempt = None
+            process.forget()
 
     # Calls
 
@@ -372,19 +299,8 @@ class Machine(RuleBasedStateMachine):
                 self.compare(lambda: conversation.truncate(after=seq), lambda _: session.truncate(seq))
             case "redact":
                 self.compare(lambda: conversation.edits.redact(seq), lambda _: session.redact_message(seq, None))
-            case "clear":
-                self.compare(conversation.clear, lambda _: session.clear(keep_system=False))
-            case "pop":
-                self.compare(conversation.pop_message, lambda _: session.pop(records=False))
-            case "discard" if session.window:
-                begun, summary = copy.deepcopy(session), [Message.assistant("summary")]
-                self.compare(
-                    lambda: conversation.compact(lambda _: summary, discard=True),
-                    lambda _: session.compact(self.clock.time, begun, summary, discard=True),
-                )
-            case "delete session":
-                self.clock.move(milliseconds=1)
-                self.create()
+            case _:
+                self.change_log(kind)
 
     # Invariants
 
@@ -393,9 +309,6 @@ class Machine(RuleBasedStateMachine):
         assert self.conversation.all_messages() == self.session.log
         assert self.conversation.turns.list() == self.session.turns
         assert self.conversation.info().last_seq == self.session.last_seq
-        for process in self.processes:
-            if process.turn is not None and process.attempt is not None:
-                assert process.turn.messages == process.attempt.messages
 
     @invariant()
     def calls_match(self) -> None:
@@ -418,24 +331,7 @@ class Machine(RuleBasedStateMachine):
         due = [each for each in waiting if each.due_at is not None and each.due_at < self.clock.time]
         assert self.store.suspensions.list(due_before=self.clock.time).items == due
 
-    def teardown(self) -> None:
-        assert_sound(self.store)
 
-
-def public(error: LangoStoreError) -> dict[str, Any]:
-    return {name: value for name, value in vars(error).items() if not name.startswith("_")}
-
-
-@pytest.mark.timeout(0 if SHRINKS else 300)
+@limited
 def test_random_calls_and_suspensions_give_the_same_results_as_a_model_of_dicts(store: Store, clock: Clock) -> None:
-    run_state_machine_as_test(
-        cast(Any, lambda: Machine(store, clock)),  # a function that creates a machine is accepted
-        settings=settings(
-            max_examples=-(-EXAMPLES // (2 if store.engine.dialect.name == "postgresql" else 1)),
-            stateful_step_count=STEPS,
-            deadline=None,
-            phases=[Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * SHRINKS,
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(lambda: Machine(store, clock), store)

@@ -1,28 +1,15 @@
-"""Random sequences of turns in several processes, compared with a model made of plain lists.
+"""Random sequences of turns in several processes, compared with a model made of plain lists."""
 
-LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS set longer runs.
-"""
-
-import copy
-import os
-from collections.abc import Callable
 from datetime import timedelta
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
-from support.session_checks import assert_sound, unexplained
+from hypothesis.stateful import invariant, precondition, rule
+from support.machines import LEASE, ProcessesBesideModel, limited, processes, run_machine
 from support.session_model import RECORD
-from support.turn_model import ModelAttempt, ModelSessionWithTurns
+from support.turn_model import ModelAttempt
 from support.turns import messages_of
 
 from lango_store import (
@@ -40,17 +27,9 @@ from lango_store.testing import Clock
 
 pytestmark = pytest.mark.slow
 
-R = TypeVar("R")
-
-EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "8"))
-STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "40"))
-SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes
-PROCESSES = 3
-LEASE = timedelta(seconds=100)
 ATTEMPTS = 2
 PAUSE = timedelta(seconds=1)
 
-processes = st.integers(0, PROCESSES - 1)
 turn_ids = st.sampled_from(["t1", "t1", "t2", "t3"])
 ids = st.sampled_from([None, None, None, "i1", "i2", "i3"])
 roles = st.sampled_from(["user", "user", "assistant", "model", "tool", "record"])
@@ -60,51 +39,14 @@ batches = st.lists(one_message, max_size=3)
 usages = st.fixed_dictionaries({}, optional={"input": st.integers(0, 9)})
 
 
-class Process:
-    """A process that runs at most one attempt of a turn."""
+class Machine(ProcessesBesideModel):
+    """Runs turns, whose owners append, stream, crash and lose their leases."""
 
-    def __init__(self, store: Store) -> None:
-        self.conversation = store.conversation("k")
-        self.turn: RunningTurn | None = None
-        self.attempt: ModelAttempt | None = None
-
-
-class Machine(RuleBasedStateMachine):
-    """Does everything twice, in the stores of several processes and in the model, and compares the results."""
+    refusals: ClassVar = (LeaseLost, TurnInProgress)
 
     def __init__(self, store: Store, clock: Clock) -> None:
-        super().__init__()
-        self.store, self.clock = store, clock
-        self.processes = [Process(Store(store.engine, clock=clock)) for _ in range(PROCESSES)]
+        super().__init__(store, clock)
         self.draft_ids: list[str] = []
-        self.create()
-
-    def create(self) -> None:
-        self.store.delete("k")
-        self.conversation: Conversation = self.store.open("k")
-        self.session = ModelSessionWithTurns("k", self.clock.time)
-
-    def compare(self, call: Callable[[], R], model: Callable[[R | None], R], *, leases_only: bool = False) -> R | None:
-        """Call a store and the model, which gets the result of the store; both must return or raise the same.
-
-        With `leases_only`, the call must change nothing in the session's row except the lease.
-        """
-        self.clock.move(milliseconds=1)
-        before = self.conversation.info()
-        result, refused = None, None
-        try:
-            result = call()
-        except (LeaseLost, TurnInProgress) as error:
-            refused = error
-        if refused is None:
-            assert model(result) == result
-        else:
-            with pytest.raises(type(refused)) as raised:
-                model(None)
-            assert vars(raised.value) == vars(refused)
-        if refused is not None or leases_only:
-            assert self.conversation.info() == before
-        return result
 
     # A turn
 
@@ -115,22 +57,10 @@ class Machine(RuleBasedStateMachine):
         text=st.sampled_from(["", "oak", "elm"]),
     )
     def begin(self, number: int, id: str, flush: timedelta, text: str) -> None:
-        """Begin an attempt, and stream a piece. An earlier attempt of the process is forgotten, as after a crash."""
+        """Begin an attempt, and stream a piece."""
         process = self.processes[number]
-        turn = process.conversation.turn(id, lease=LEASE, flush=flush)
-        attempt = ModelAttempt(id, f"{turn.lease.token:016x}", LEASE)
-        self.draft_ids.append(attempt.draft_id)
-        process.turn = process.attempt = None
-
-        def model(_: Turn | None) -> Turn | None:
-            return self.session.begin(self.clock.time, attempt)
-
-        stored = self.compare(lambda: turn.begin().stored, model, leases_only=True)
-        if stored is not None:
-            assert turn.replayed
-            assert turn.messages == stored.messages
-        elif self.session.holder is attempt:
-            process.turn, process.attempt = turn, attempt
+        self.draft_ids.append(self.begin_attempt(process, id, flush=flush).draft_id)
+        if process.attempt is not None:
             self.write(number, text, False)
 
     def running(self, number: int) -> tuple[RunningTurn, ModelAttempt] | None:
@@ -146,18 +76,13 @@ class Machine(RuleBasedStateMachine):
     def end(self, turn: RunningTurn) -> None:
         for process in self.processes:
             if process.turn is turn:
-                process.turn = process.attempt = None
+                process.forget()
 
     @precondition(is_running)
     @rule(number=processes, new=batches)
     def append_in_turn(self, number: int, new: list[Message]) -> None:
         turn, attempt = cast(Any, self.running(number))
-
-        def model(got: list[Message] | None) -> list[Message]:
-            generated = [each.id for each in got or new]
-            return self.session.append_in_turn(self.clock.time, attempt, new, generated)
-
-        self.compare(lambda: turn.append_messages(new), model)
+        self.add_in_turn(turn, attempt, new)
 
     @precondition(is_running)
     @rule(number=processes, text=st.sampled_from(["", "oak", "elm", "fir"]), flushes=st.booleans())
@@ -171,7 +96,7 @@ class Machine(RuleBasedStateMachine):
                 turn.flush()
 
         self.compare(
-            call, lambda _: self.session.write(self.clock.time, attempt, text, flushes=is_due), leases_only=True
+            call, lambda _: self.session.write(self.clock.time, attempt, text, flushes=is_due), outside_log=True
         )
 
     @precondition(is_running)
@@ -219,7 +144,7 @@ class Machine(RuleBasedStateMachine):
         self.compare(
             lambda: turn.__exit__(ZeroDivisionError, ZeroDivisionError(), None),
             lambda _: self.session.abandon(self.clock.time, attempt),
-            leases_only=True,
+            outside_log=True,
         )
         self.end(turn)
 
@@ -303,10 +228,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(new=batches)
     def append(self, new: list[Message]) -> None:
-        def model(_: list[Message] | None) -> list[Message]:
-            return self.session.append(self.clock.time, new)
-
-        self.compare(lambda: self.conversation.append_messages(new), model)
+        self.add(self.conversation, new)
 
     @rule(id=turn_ids, new=batches, sure=st.integers(0, 2))
     def save_turn(self, id: str, new: list[Message], sure: int) -> None:
@@ -365,7 +287,7 @@ class Machine(RuleBasedStateMachine):
         self.compare(
             lambda: self.conversation.drafts.delete(id),
             lambda _: self.session.drop_draft(self.clock.time, id),
-            leases_only=True,
+            outside_log=True,
         )
 
     @rule(depth=st.integers(0, 5))
@@ -375,20 +297,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(change=st.sampled_from(["clear", "pop", "compact", "delete and create", "", "", "", ""]))
     def change(self, change: str) -> None:
-        match change:
-            case "clear":
-                self.compare(self.conversation.clear, lambda _: self.session.clear(keep_system=False))
-            case "pop":
-                self.compare(self.conversation.pop_message, lambda _: self.session.pop(records=False))
-            case "compact" if self.session.window:
-                begun, summary = copy.deepcopy(self.session), [Message.assistant("summary")]
-                self.compare(
-                    lambda: self.conversation.compact(lambda window: summary),
-                    lambda _: self.session.compact(self.clock.time, begun, summary, discard=False),
-                )
-            case "delete and create":
-                self.clock.move(milliseconds=1)
-                self.create()
+        self.change_log(change)
 
     # Invariants
 
@@ -434,29 +343,7 @@ class Machine(RuleBasedStateMachine):
             )
             assert session.due_at is None or each.due_at == session.due_at
 
-    @invariant()
-    def attempts_match(self) -> None:
-        for process in self.processes:
-            if process.turn is not None and process.attempt is not None:
-                assert process.turn.messages == process.attempt.messages
-                assert process.turn.draft_text == "".join(process.attempt.texts)
 
-    def teardown(self) -> None:
-        with self.store.engine.connect() as connection:
-            assert unexplained(connection, "k") == set()
-        assert_sound(self.store)
-
-
-@pytest.mark.timeout(0 if SHRINKS else 300)
+@limited
 def test_random_turns_give_the_same_results_as_a_model_of_lists(store: Store, clock: Clock) -> None:
-    run_state_machine_as_test(
-        cast(Any, lambda: Machine(store, clock)),  # a function that creates a machine is accepted
-        settings=settings(
-            max_examples=-(-EXAMPLES // (2 if store.engine.dialect.name == "postgresql" else 1)),
-            stateful_step_count=STEPS,
-            deadline=None,
-            phases=[Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * SHRINKS,
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(lambda: Machine(store, clock), store)

@@ -1,27 +1,19 @@
-"""Random changes of a session whose removed messages are kept, compared with all states that the session has had.
+"""Random changes of a session whose removed messages are kept, compared with all states that the session has had."""
 
-LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS set longer runs.
-"""
-
-import os
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from support.session_checks import assert_sound, unexplained
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.machines import assert_explained, limited, run_machine
 
 from lango_store import LangoStoreError, Message, Session, Store, Turn
 from lango_store.testing import Clock
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "4"))
-STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "40"))
-SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes
 LEAST = 8
 REDACTED = ("content", "tool_calls", "extra", "sent")
 
@@ -188,22 +180,10 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.read_again(list(self.states))
-        with self.store.engine.connect() as connection:
-            assert unexplained(connection, "k") == set()
-        assert_sound(self.store)
+        assert_explained(self.store)
 
 
-@pytest.mark.timeout(0 if SHRINKS else 300)
+@limited
 def test_every_past_state_can_be_read_and_changes_can_be_undone(url: str, clock: Clock) -> None:
     with Store(url, clock=clock, payload_threshold=LEAST, keep_removed=timedelta(days=1)) as store:
-        run_state_machine_as_test(
-            cast(Any, lambda: Machine(store, clock)),  # a function that creates a machine is accepted
-            settings=settings(
-                max_examples=-(-EXAMPLES // (2 if store.engine.dialect.name == "postgresql" else 1)),
-                stateful_step_count=STEPS,
-                deadline=None,
-                phases=[Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * SHRINKS,
-                report_multiple_bugs=False,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_machine(lambda: Machine(store, clock), store, examples=4)
