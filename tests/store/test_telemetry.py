@@ -82,6 +82,7 @@ SEVERAL_CALLS: Final = {
     (Store, "transact"): ["touch", "transact"],
     (StoreSuspensions, "answer"): ["suspensions.create", "suspensions.answer"],
     (Calls, "finish"): ["calls.begin", "calls.finish"],
+    (Edits, "update_all"): ["all_messages", "edits.update_all"],
     (Store, "work"): ["turn", "turn.take_inbox", "turn.save"],
     (Conversation, "turn"): [
         *("turn", "turn.take_inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
