@@ -11,7 +11,14 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from lango_store._operations.binds import MESSAGE, SESSION, TURN
-from lango_store._operations.sound_rows import decode_sound_session
+from lango_store._operations.sound_rows import (
+    SESSION_FIELDS,
+    SESSION_JSON,
+    SESSION_NUMBERS,
+    SESSION_TEXTS,
+    SESSION_TIMES,
+    decode_sound_session,
+)
 from lango_store._rows.columns import JsonColumn, as_stored
 from lango_store._rows.encoding import (
     NO_CONTENT,
@@ -39,20 +46,7 @@ def stored_json(key: str, seq: int, field: str, text: str) -> Any:
 
 # Sessions
 
-_TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from")
-_OBJECTS: Final = ("settings", "metadata")
-_SESSION_JSON: Final = (*_OBJECTS, "tools")
-_TIMES: Final = ("created_at", "updated_at", "expires_at")
-_COUNTERS: Final = (
-    "last_seq",
-    "message_count",
-    "record_count",
-    "turn_count",
-    "summarized_upto",
-    "last_consolidated",
-    "revision",
-)
-SESSION_FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
+_COUNTERS: Final = [name for name in SESSION_NUMBERS if not SESSION.c[name].nullable]
 SESSION_COLUMNS: Final = [as_stored(SESSION.c[name]) for name in SESSION_FIELDS]
 
 
@@ -60,10 +54,10 @@ def encode_session(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Encode fields of a session for the driver; `InvalidValue` names the field that cannot be stored."""
     row: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in _TEXTS:
+        if name in SESSION_TEXTS:
             row[name] = encode_text(value, name)
-        elif name in _OBJECTS or name == "tools":
-            kind = list if name == "tools" else dict
+        elif name in SESSION_JSON:
+            kind = SESSION_JSON[name]
             if value is not None and not isinstance(value, kind):
                 raise InvalidValue(name, f"is {type(value).__name__}, not a {kind.__name__}")
             row[name] = encode_json(value, name) if value else None
@@ -78,10 +72,10 @@ def decode_session(row: Sequence[Any]) -> dict[str, Any]:
     key = _key_of(value)
     for name in _COUNTERS:
         whole_number(key, name, value.get(name))
-    for name in _TIMES:
+    for name in SESSION_TIMES:
         if name in value:
             value[name] = stored_time(key, name, value[name])
-    for name in _SESSION_JSON:
+    for name in SESSION_JSON:
         if name in value:
             value[name] = stored_json(key, 0, name, value[name])
     return value
@@ -139,6 +133,9 @@ MESSAGE_FIELDS: Final = (*_ASSIGNED, *MESSAGE_INPUT_FIELDS)
 MESSAGE_COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in MESSAGE_FIELDS]
 LISTING: Final = MESSAGE_FIELDS.index("payloads")
 """The position of the column `payloads` in a row of `MESSAGE_COLUMNS`."""
+
+SEQ: Final = MESSAGE_FIELDS.index("seq")
+TURN_NO: Final = MESSAGE_FIELDS.index("turn_no")
 
 _JSON: Final = [each.name for each in MESSAGE.c if isinstance(each.type, JsonColumn) and each.name != "payloads"]
 _NO_VALUES: Final = dict.fromkeys(MESSAGE_INPUT_FIELDS)
@@ -274,7 +271,7 @@ def decode_checked(key: str, row: Sequence[Any], bodies: Mapping[str, str] | Non
     `bodies` holds the payloads by digest. Without `bodies`, the message has a `Payload` in the place of each.
     """
     stored: dict[str, Any] = {name: each for name, each in zip(MESSAGE_FIELDS, row, strict=True) if each is not None}
-    seq, text, content = row[0], stored.pop("text", None), stored.pop("content", None)
+    seq, text, content = row[SEQ], stored.pop("text", None), stored.pop("content", None)
     listing, taken_by = stored.pop("payloads", None), stored.pop("taken_by", None)
     if isinstance(seq, str | bytes):  # pydantic would read a number from it
         raise DamagedMessage(key, 0, "seq", f"{quoted(seq)} is not a number")

@@ -111,15 +111,24 @@ def decode_sound(rows: Sequence[Any], decode_checked: Callable[[Any], Message]) 
     return messages
 
 
+SESSION_FIELDS: Final = tuple(SessionInfo.model_fields)
+"""The names of `SESSION_COLUMNS`, in their order."""
+
+SESSION_TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from")
+SESSION_TIMES: Final = ("created_at", "updated_at", "expires_at")
+SESSION_JSON: Final[dict[str, type]] = {"settings": dict, "metadata": dict, "tools": list}
+"""The columns with JSON, each with the type of its value."""
+
 _TIME: Final = (str, datetime)
-_OBJECTS: Final[dict[str, type]] = {"settings": dict, "metadata": dict, "tools": list}
 _TYPES: Final[dict[str, tuple[type, ...]]] = (
-    dict.fromkeys(SessionInfo.model_fields, (int,))
-    | dict.fromkeys(("key", "agent_id", "user_id", "title", "model", "forked_from", *_OBJECTS), (str,))
-    | dict.fromkeys(("created_at", "updated_at", "expires_at"), _TIME)
+    dict.fromkeys(("key", *SESSION_TEXTS, *SESSION_JSON), (str,))
+    | dict.fromkeys(SESSION_TIMES, _TIME)
     | {"ttl_seconds": (float,)}
 )
-_COLUMNS: Final = [(name, types, _OBJECTS.get(name)) for name, types in _TYPES.items()]
+_COLUMNS: Final = [(name, _TYPES.get(name, (int,)), SESSION_JSON.get(name)) for name in SESSION_FIELDS]
+SESSION_NUMBERS: Final = tuple(name for name in SESSION_FIELDS if name not in _TYPES)
+"""All other columns: whole numbers."""
+
 _NO_SESSION: Final = dict.fromkeys(SessionInfo.model_fields)
 _REQUIRED: Final = {
     name for name, field in SessionInfo.model_fields.items() if field.default is not None and not field.default_factory

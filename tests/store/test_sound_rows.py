@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -12,15 +13,23 @@ from support.json_values import json_values, typed_repr
 from support.rows import ODD_TEXTS, TIME
 
 from lango_store import DamagedMessage, MessageRole, SessionInfo
+from lango_store._operations.binds import SESSION
 from lango_store._operations.rows import (
     MESSAGE_FIELDS,
-    SESSION_FIELDS,
     decode_checked,
     decode_session,
     session_info,
     session_value,
 )
-from lango_store._operations.sound_rows import decode_sound, decode_sound_session
+from lango_store._operations.sound_rows import (
+    SESSION_FIELDS,
+    SESSION_JSON,
+    SESSION_NUMBERS,
+    SESSION_TEXTS,
+    decode_sound,
+    decode_sound_session,
+)
+from lango_store._rows.columns import JsonColumn
 
 NAIVE, ELSEWHERE = "2026-11-21T12:00:00", "2026-11-21T14:00:00+02:00"
 ODD: list[Any] = [None, "", "null", "12", b"x", b"12", -1, 0, 2**53, 1.0, 1.5, True, "soon", "user"]
@@ -99,6 +108,15 @@ def test_sound_row_is_decoded_without_validation() -> None:
         assert state_of(decoded) == state_of(decode_checked("k", values, None))
 
 
+def test_each_column_of_a_row_is_decoded_to_the_field_with_its_name() -> None:
+    texts = [name for name in MESSAGE_FIELDS if name not in SOUND and name != "text"]
+    row = SOUND_ROW | {name: name for name in texts} | {"turn_no": 2, "tokens": 3, "sent": '"sent"'}
+    row |= {"tool_calls": '[{"id":"a","name":"b"}]', "extra": '{"a":1}'}
+    assert [name for name, value in row.items() if value is None] == ["content", "payloads"]
+    (decoded,) = decode_sound([[*row.values()]], lambda row: pytest.fail(f"validated {row}"))
+    assert state_of(decoded) == state_of(decode_checked("k", [*row.values()], None))
+
+
 NUMBERS = st.integers(0, 2**63 - 1)
 SOUND_SESSION = {
     "key": st.text(min_size=1),
@@ -116,6 +134,15 @@ SESSION_ROW = (
     | dict.fromkeys(name for name in SOUND_SESSION)
     | {"key": "k", "created_at": TIME, "updated_at": TIME}
 )
+
+
+def test_lists_of_session_columns_match_the_types_of_the_table() -> None:
+    def names(*types: type) -> set[str]:
+        return {name for name in SESSION_FIELDS if isinstance(SESSION.c[name].type, types)}
+
+    assert names(sa.Integer) == {*SESSION_NUMBERS}
+    assert names(JsonColumn) == {*SESSION_JSON}
+    assert names(sa.String) == {"key", *SESSION_TEXTS}
 
 
 def assert_same_session(row: dict[str, Any]) -> None:

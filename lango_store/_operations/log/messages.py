@@ -24,7 +24,14 @@ from lango_store._operations.binds import (
     text,
 )
 from lango_store._operations.log import payloads
-from lango_store._operations.rows import MESSAGE_COLUMNS, decode_checked, decode_or_return_error, next_start
+from lango_store._operations.rows import (
+    MESSAGE_COLUMNS,
+    SEQ,
+    TURN_NO,
+    decode_checked,
+    decode_or_return_error,
+    next_start,
+)
 from lango_store._operations.session import sessions
 from lango_store._rows.encoding import checked_key, checked_keys, encode_id, end_of_prefix
 from lango_store._values.model import Message, SessionInfo
@@ -346,7 +353,7 @@ def read_ends(
     bound |= {"one": 1, "others": min(most, MAX_SEQ) - 1}
     rows = _ends[first is None].run(connection, bound)
     logs: dict[str, list[Any]] = {key: [] for key, *_ in rows}
-    sound = [(key, row) for key, *row in rows if row[0] is not None]
+    sound = [(key, row) for key, *row in rows if row[SEQ] is not None]
     for (key, _), message in zip(sound, payloads.decode_many(connection, sound, decode), strict=True):
         logs[key].append(message)
     return {key: logs[key] for key in keys if key in logs}
@@ -365,6 +372,10 @@ def _of_first(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
     return sa.select(column).where(*in_window).order_by(MESSAGE.c.seq).limit(1).scalar_subquery()
 
 
+_SUMMARY_TURN: Final = len(MESSAGE_COLUMNS)
+"""The position of the window's `summary_turn` in a row of `_build_last`: after the columns of the message."""
+
+
 def _build_last(_: Dialect, *, records: bool = False, start: bool = False) -> sa.Executable:
     first = (_of_first(MESSAGE.c.seq), _of_first(MESSAGE.c.role)) if start else ()
     summary_turn = _of_live_session(SESSION.c.summary_turn)
@@ -375,7 +386,7 @@ def _build_last(_: Dialect, *, records: bool = False, start: bool = False) -> sa
     # with the highest seqs include the last messages of the window.
     limit = number("limit") + sa.func.coalesce(in_summary.scalar_subquery(), sa.literal_column("0", sa.BigInteger()))
     return (
-        sa.select(*MESSAGE_COLUMNS, *first, summary_turn)
+        sa.select(*MESSAGE_COLUMNS, summary_turn, *first)
         .where(of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), _in_window(records))
         .order_by(MESSAGE.c.seq.desc())
         .limit(limit)
@@ -428,7 +439,7 @@ def read_last_of_prompt(
     messages, row = _read_with(connection, now, key, last, _last_and_start, newest=newest)
     if row is None:
         return LastMessages([], None, is_whole=True, leading=[])
-    first_seq, first_role, summary_turn = row[-3:]
+    summary_turn, first_seq, first_role = row[_SUMMARY_TURN:]
     if summary_turn is not None or newest is not None:
         return LastMessages(messages, summary_turn, is_whole=len(messages) < last, leading=[])
     is_whole = bool(messages) and messages[0].seq == first_seq
@@ -486,9 +497,8 @@ def _read_with(
     if not rows:
         sessions.raise_unmatched(connection, now, key)
         return [], None
-    summary_turn: int | None = rows[0][-1]
+    summary_turn: int | None = rows[0][_SUMMARY_TURN]
     shown = rows[:newest][::-1]
     if summary_turn is not None:
-        shown.sort(key=lambda row: row[1] != summary_turn)
-    width = len(MESSAGE_COLUMNS)
-    return decode([[row[:width] for row in shown[max(len(shown) - last, 0) :]]]), rows[0]
+        shown.sort(key=lambda row: row[TURN_NO] != summary_turn)
+    return decode([[row[:_SUMMARY_TURN] for row in shown[max(len(shown) - last, 0) :]]]), rows[0]

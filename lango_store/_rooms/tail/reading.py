@@ -85,8 +85,25 @@ class Cursor(NamedTuple):
         return f"{self.seq}{draft}-{self.incarnation}{turns}"
 
 
-State = tuple[Any, ...] | None
-"""The columns `_STATE` of a session; None if the session does not exist."""
+class _State(NamedTuple):
+    """The columns of a session of which at least one changes with each event.
+
+    For a piece of a draft this is `lease_until` or, if the clock is frozen, `last_piece`.
+    """
+
+    is_live: Any
+    incarnation: Any
+    last_seq: Any
+    last_turn_no: Any
+    lease_token: Any
+    lease_turn: Any
+    lease_is_held: Any
+    lease_until: Any
+    last_piece: Any
+
+
+State = _State | None
+"""The state of a session; None if the session does not exist."""
 
 
 class EventBatch(NamedTuple):
@@ -101,12 +118,19 @@ class EventBatch(NamedTuple):
     is_over: bool = False
 
 
-# With each event, at least one of these columns changes. For a piece of a draft this is `lease_until` or, if the clock
-# is frozen, the `n` of the last piece.
 _LAST_PIECE: Final = sa.select(sa.func.max(DRAFT.c.n)).where(of_session(DRAFT, SESSION.c.key)).scalar_subquery()
-_COUNTERS: Final = [SESSION.c.incarnation, SESSION.c.last_seq, SESSION.c.last_turn_no]
-_LEASE: Final = [SESSION.c.lease_token, SESSION.c.lease_turn, leases.HELD, as_stored(SESSION.c.lease_until)]
-_STATE: Final = [LIVE, *_COUNTERS, *_LEASE, _LAST_PIECE]
+_STATE: Final = _State(
+    is_live=LIVE,
+    incarnation=SESSION.c.incarnation,
+    last_seq=SESSION.c.last_seq,
+    last_turn_no=SESSION.c.last_turn_no,
+    lease_token=SESSION.c.lease_token,
+    lease_turn=SESSION.c.lease_turn,
+    lease_is_held=leases.HELD,
+    lease_until=as_stored(SESSION.c.lease_until),
+    last_piece=_LAST_PIECE,
+)
+_MISSING: Final = _State(False, 0, 0, 0, None, None, None, None, None)
 _state: Final = Statement(lambda _: sa.select(*_STATE).where(of_session(SESSION)))
 _states: Final = Statement(
     lambda dialect: sa.select(SESSION.c.key, *_STATE).where(SESSION.c.key.in_(dialect.texts_of_list(text("keys"))))
@@ -116,12 +140,18 @@ _states: Final = Statement(
 def states(connection: AnyConnection, now: Moment, keys: Sequence[str]) -> dict[str, State]:
     """Return the states of the sessions with these keys, by key; missing sessions are left out."""
     values = {"keys": json.dumps(keys), "now": dialect_of(connection).time(now)}
-    return {key: tuple(row) for key, *row in _states.run(connection, values)}
+    return {key: _State(*row) for key, *row in _states.run(connection, values)}
+
+
+class _Change(NamedTuple):
+    seq: int
+    kind: Any
+    after_seq: Any
 
 
 _changes: Final = Statement(
     lambda _: (
-        sa.select(CHANGE.c.seq, CHANGE.c.kind, CHANGE.c.after_seq)
+        sa.select(*(CHANGE.c[name] for name in _Change._fields))
         .where(of_session(CHANGE), CHANGE.c.seq > number("after"), CHANGE.c.seq <= number("upto"))
         .order_by(CHANGE.c.seq)
         .limit(number("limit"))
@@ -167,24 +197,25 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Eve
     If the session is not live, a plain seq raises `SessionNotFound` or `SessionExpired`, but a cursor returns `Ended`.
     """
     rows = _state.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
-    state = tuple(rows[0]) if rows else None
-    live, number, last_seq, last_turn, *lease, _, _ = state or (False, 0, 0, 0, None, None, None, None, None)
-    incarnation = _incarnation(key, number)
+    state = _State(*rows[0]) if rows else None
+    current = state or _MISSING
+    incarnation = _incarnation(key, current.incarnation)
     if after.incarnation is None:
-        if not live:
+        if not current.is_live:
             sessions.row_of(connection, now, key)
-        turns = _last_turn.run(connection, {"key": key, "seq": after.seq}) if after.seq and last_turn else []
+        turns = _last_turn.run(connection, {"key": key, "seq": after.seq}) if after.seq and current.last_turn_no else []
         after = after._replace(incarnation=incarnation, turn_no=turns[0][0] if turns else 0)
     reason = "deleted" if state is None else "replaced" if after.incarnation != incarnation else "expired"
-    if reason != "expired" or not live:
+    if reason != "expired" or not current.is_live:
         return EventBatch([session_value(Ended, {"cursor": after.text, "reason": reason}, key)], after, is_over=True)
-    last_seq, last_turn = whole_number(key, "last_seq", last_seq), whole_number(key, "last_turn_no", last_turn)
+    last_seq = whole_number(key, "last_seq", current.last_seq)
+    last_turn = whole_number(key, "last_turn_no", current.last_turn_no)
     newest = after._replace(seq=last_seq, turn_no=last_turn)
     events, end = _log(connection, key, after, newest)
     if end.seq < newest.seq or end.turn_no < newest.turn_no:
         return EventBatch(events, end)
-    end = _follow_turn(key, events, end, *lease)
-    turn_id, draft = _draft(connection, key, lease[0])
+    end = _follow_turn(key, events, end, current)
+    turn_id, draft = _draft(connection, key, current.lease_token)
     if (draft_end := after_draft(end, draft)) != end:
         known = end.length if after_draft(end, draft[: end.length]) == end else 0
         events.append(Piece(cursor=draft_end.text, turn_id=turn_id, n=known, text=draft[known:]))
@@ -203,7 +234,7 @@ def _log(connection: sa.Connection, key: str, after: Cursor, newest: Cursor) -> 
     changes, messages, turns = [], [], []
     if after.seq < newest.seq:
         bound = {"key": key, "after": after.seq, "upto": newest.seq, "limit": PAGE}
-        changes = [(row[0], row) for row in _changes.run(connection, bound)]
+        changes = [(each.seq, each) for each in (_Change(*row) for row in _changes.run(connection, bound))]
         chosen = log.Range(after.seq, newest.seq + 1, PAGE)
         # The session is live in this snapshot.
         messages = [(each.seq, each) for each in log.read(connection, BEFORE_ANY_EXPIRY, key, chosen)]
@@ -227,7 +258,7 @@ def _log(connection: sa.Connection, key: str, after: Cursor, newest: Cursor) -> 
             continue
         at = at._replace(seq=seq)
         if not isinstance(entry, Message):
-            fields = {"cursor": at.text, "seq": seq, "kind": entry[1], "after_seq": entry[2]}
+            fields = {"cursor": at.text} | entry._asdict()
             events.append(session_value(Changed, fields, key))
         elif events and isinstance(events[-1], Appended):
             events[-1].messages.append(entry)
@@ -238,11 +269,10 @@ def _log(connection: sa.Connection, key: str, after: Cursor, newest: Cursor) -> 
     return events, at._replace(seq=upto, turn_no=max(after.turn_no, newest.turn_no) if has_all_turns else at.turn_no)
 
 
-def _follow_turn(
-    key: str, events: list[Event], end: Cursor, token: int | None, turn_id: str | None, held: bool | None
-) -> Cursor:
+def _follow_turn(key: str, events: list[Event], end: Cursor, state: _State) -> Cursor:
     """Add the events that the lease at the end of the log shows; return the cursor after them."""
-    attempt = _attempt(key, token, turn_id) if token is not None and held else ""
+    token, turn_id = state.lease_token, state.lease_turn
+    attempt = _attempt(key, token, turn_id) if token is not None and state.lease_is_held else ""
     if end.attempt not in ("", attempt):
         end = end._replace(attempt="")
         events.append(TurnEnded(cursor=end.text, outcome="given_up" if token is None else "lease_lost"))

@@ -255,13 +255,22 @@ _state: Final = sa.case(
     else_="unknown",
 )
 _PLACE: Final = (CALL.c.session_key, CALL.c.message_seq, CALL.c.position)
-_TIMES: Final = (as_stored(CALL.c.begun_at), as_stored(CALL.c.until))
-_FIELDS: Final = (*_PLACE, as_stored(_ASKING.c.tool_calls), CALL.c.effect_key, _state, *_TIMES, CALL.c.result_seq)
+_FIELDS: Final[dict[str, sa.ColumnElement[Any]]] = {
+    "key": CALL.c.session_key,
+    "seq": CALL.c.message_seq,
+    "position": CALL.c.position,
+    "name": as_stored(_ASKING.c.tool_calls),
+    "effect_key": CALL.c.effect_key,
+    "state": _state,
+    "begun_at": as_stored(CALL.c.begun_at),
+    "until": as_stored(CALL.c.until),
+    "result_seq": CALL.c.result_seq,
+}
 """The fields of `BegunCall`, but with all tool calls of the message in place of the call's name."""
 
 _IS_ASKING: Final = sa.and_(of_session(_ASKING, CALL.c.session_key), _ASKING.c.seq == CALL.c.message_seq)
 _IS_RESULT: Final = sa.and_(of_session(_RESULT, CALL.c.session_key), _RESULT.c.seq == CALL.c.result_seq)
-_LIST: Final = sa.select(*_FIELDS).join(_ASKING, _IS_ASKING).outerjoin(_RESULT, _IS_RESULT).order_by(*_PLACE)
+_LIST: Final = sa.select(*_FIELDS.values()).join(_ASKING, _IS_ASKING).outerjoin(_RESULT, _IS_RESULT).order_by(*_PLACE)
 _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
 
 
@@ -326,7 +335,7 @@ def page_of_unknown(
 
 
 def _decoded(row: Sequence[Any]) -> BegunCall:
-    value = dict(zip(BegunCall.model_fields, row, strict=True))
+    value = dict(zip(_FIELDS, row, strict=True))
     key, seq = value["key"], value["seq"]
     asked = [] if value["name"] is None else stored_json(key, seq, "tool_calls", value["name"])
     value["name"] = asked[value["position"]]["name"] if value["position"] < len(asked) else ""

@@ -29,6 +29,7 @@ from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_INPUT_FIELDS,
+    SEQ,
     TURN_COLUMNS,
     decode_turn,
     encode_message,
@@ -166,7 +167,8 @@ def finish(
     bound |= {"turn_id": turn_id, "turn_usage": usage, "turn_metadata": metadata, **_ONE_TURN}
     rows = _end_at_once[keeps_removed].run(connection, bound) if dialect.modifying_cte else []
     if rows:
-        counters, stored = rows[0][:3], [row[3:] for row in rows if row[3] is not None]
+        # Each row has the counters and a message; no message if the turn has none.
+        counters, stored = rows[0][:-_WIDTH], [row[-_WIDTH:] for row in rows if row[SEQ - _WIDTH] is not None]
         members = payloads.decode_rows(connection, key, stored)
     else:
         with dialect.short_transaction(connection):
@@ -298,6 +300,7 @@ def _build_end_at_once(dialect: Dialect, *, keeps_removed: bool) -> sa.Executabl
     return rows.order_by(members.c.seq).add_cte(*ctes)
 
 
+_WIDTH: Final = len(MESSAGE_COLUMNS)
 _end_at_once: Final = {
     keeps_removed: Statement(functools.partial(_build_end_at_once, keeps_removed=keeps_removed))
     for keeps_removed in (False, True)

@@ -22,7 +22,7 @@ from lango_store._operations.binds import (
 from lango_store._operations.log import payloads, removals
 from lango_store._operations.log.changes import LogChange, Rows
 from lango_store._operations.log.messages import MAX_SEQ
-from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_FIELDS, encode_message, whole_number
+from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_FIELDS, SEQ, encode_message, whole_number
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._operations.session_tables import OF_MESSAGES
@@ -134,7 +134,7 @@ class _Edit:
                 raise TypeError(f"a seq is {type(seq).__name__}: give the seqs of messages")
         self._seqs = {"key": key, "seqs": json.dumps([checked_seq_or_id(seq) for seq in seqs])}
         stored = _choose_all.run(connection, self._seqs)
-        self.rows = {row[0]: dict(zip(MESSAGE_FIELDS, row, strict=True)) for row in stored}
+        self.rows = {row[SEQ]: dict(zip(MESSAGE_FIELDS, row, strict=True)) for row in stored}
         for seq in seqs:
             if seq not in self.rows:
                 raise MessageNotFound(key, seq)
