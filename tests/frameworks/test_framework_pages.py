@@ -74,6 +74,6 @@ def test_claude_agent_sdk_programs_print_documented_output(tmp_path: Path, monke
 
 
 def panels(text: str) -> set[str]:
-    """Return the shown messages without times and numbers, because the number of entries depends on the version."""
+    """Return the shown messages without times, numbers and models, which depend on the version of the framework."""
     found = re.findall(r"^╭.*?╯$", re.sub(r"\d\d:\d\d:\d\d", "00:00:00", text), re.MULTILINE | re.DOTALL)
-    return {re.sub(r"^╭─ \d+ (\w+) ─+╮", r"\1", panel) for panel in found}
+    return {re.sub(r"^╭─ \d+ (\w+)(?: · [\w.-]+)? ─+╮", r"\1", panel) for panel in found}
