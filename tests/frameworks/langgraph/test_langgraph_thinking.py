@@ -33,7 +33,7 @@ def graph_of(store: Store, scripted: Scripted, *, fails: bool = False) -> Any:
         return f"-3 in {city}"
 
     def answer(state: MessagesState) -> Any:
-        blocks = scripted.ask([*map(written, state["messages"])], "Be brief.")
+        blocks: Any = scripted.ask([*map(written, state["messages"])], "Be brief.")
         uses = [block for block in blocks if block["type"] == "tool_use"]
         calls: Any = [{"name": use["name"], "args": use["input"], "id": use["id"]} for use in uses]
         about = {"model_name": scripted.model, "model_provider": scripted.provider}
