@@ -32,7 +32,7 @@ Arrange = Callable[[Any, list[Part], list[Call]], list[Part] | None]
 """A function that puts the parts of a content and calls into the order that an adapter stored, see `ARRANGED`."""
 
 ARRANGED: Final[dict[str, Arrange]] = {}
-"""The functions of adapters that store calls in `tool_calls`, by the name of their data in `extra`."""
+"""By the name under which an adapter stores the order of parts in `extra`: the function that restores it."""
 
 READERS: Final[dict[str, list[Reader]]] = {}
 """The readers of all forms, by the type of a block."""

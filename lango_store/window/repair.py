@@ -53,7 +53,7 @@ RepairKind = Literal[
     "empty message", "unfinished call", "second result", "result without a call", "late result", "id", "name",
     "arguments", "content", "calls of another role", "interrupted answer", "first message", "last answer", "thinking",
 ]  # fmt: skip
-"""A repair in a prompt; `Repair` describes each kind."""
+"""The kind of a repair; `Repair` describes each of them."""
 
 
 class Repair(Value):
