@@ -139,7 +139,7 @@ class AsyncStore(turns_in_progress.InStore["AsyncConversation", AsyncRunningTurn
     They have the same names, arguments, results and exceptions.
 
     `using`, `transaction` and `snapshot` are missing: call them in a function that you pass to `run_sync`.
-    `conversation`, `at`, `in_turn`, `shared_values` and `iter_sessions` are not coroutines.
+    `conversation`, `at`, `for_user`, `in_turn`, `shared_values` and `iter_sessions` are not coroutines.
 
     Each call runs in a worker thread. A store has at most as many threads as the engine's pool has connections, and at
     most 32. Several event loops may use one store.

@@ -185,6 +185,7 @@ class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConvers
                 SQLite, nothing was changed.
         """
         expected = Expected(revision=expect)
+        changes = self._context.own_fields(changes)
         return self._context.write(sessions.update, self.key, changes, activity=activity, expected=expected)
 
     # Messages
@@ -497,12 +498,14 @@ class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConvers
             A dict with all usage fields: the sum of each field with numbers, the latest value of any other field.
         """
 
-        def read(connection: sa.Connection, now: Moment) -> dict[str, Any]:
-            sessions.row_of(connection, now, self.key)
-            below = lists.keys(connection, now, Filter(key_prefix=levels.below(self.key))) if descendants else []
-            return total(usage for key in (self.key, *below) for usage in turns.usages(connection, key))
+        chosen = self._context.narrowed(Filter(key_prefix=levels.below(self.key)))
 
-        return self._context.read_together(read)
+        def read(connection: sa.Connection, now: Moment, key: str) -> dict[str, Any]:
+            sessions.row_of(connection, now, key)
+            below = lists.keys(connection, now, chosen) if descendants else []
+            return total(usage for each in (key, *below) for usage in turns.usages(connection, each))
+
+        return self._context.read_together(read, self.key)
 
     # Children, branches and summaries
 

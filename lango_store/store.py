@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, DefaultTTL, TimeSource, TokenCounter
+from lango_store._connections.context import EVERY, IN_ASYNC_SESSIONS, Context, DefaultTTL, TimeSource, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
 from lango_store._operations.binds import SHARED_VALUE
@@ -31,7 +31,7 @@ from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo
 from lango_store._values.reports import Page
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation, RunningTurn
-from lango_store.errors import DamagedMessage, InvalidState
+from lango_store.errors import DamagedMessage, InvalidState, SessionNotFound
 
 R = TypeVar("R")
 
@@ -233,7 +233,10 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
 
     def exists(self, key: str) -> bool:
         """Return True if a live session has this key; False if it is missing or expired."""
-        return self._context.read(sessions.exists, key)
+        try:
+            return self._context.read(sessions.exists, key)
+        except SessionNotFound:  # of another user than that of a store for one user
+            return False
 
     def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
         """Restart a session's TTL, and revive the session if it has expired.
@@ -460,7 +463,10 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
                 tx.conversation("k").values.set({"step": 1})
             ```
         """
-        with self._context.telemetry.span("transaction", None), self._bound_to(self._context.transaction()) as store:
+        with (
+            self._context.telemetry.span("transaction", None),
+            self._bound_to(self._context.transaction(EVERY)) as store,
+        ):
             yield store
 
     def transact(self, function: Callable[[Store], R]) -> R:
@@ -492,7 +498,7 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
         """
 
         def run() -> R:
-            with self._bound_to(self._context.transaction()) as tx:
+            with self._bound_to(self._context.transaction(EVERY)) as tx:
                 return function(tx)
 
         with self._context.telemetry.span("transact", None):
@@ -513,7 +519,7 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
                 session, values = view.get("k"), view.conversation("k").values.get()
             ```
         """
-        opened = self._context.snapshot()
+        opened = self._context.snapshot(EVERY)
         with self._context.telemetry.span("snapshot", None), self._bound_to(opened, read_only=True) as store:
             yield store
 

@@ -39,7 +39,7 @@ _NAME: Final = "lango_store"
 _ITERATORS: Final = {"tail", "iter_messages", "iter_sessions"}
 _HANDLES: Final = {"conversation", "shared_values", "turn"}
 _UNTRACED: Final = {
-    *("close", "using", "at", "in_turn"),  # make no database call
+    *("close", "using", "at", "for_user", "in_turn"),  # make no database call
     "work",  # runs as long as the process
     *("turn.begin", "turn.write", "turn.call"),  # call other methods
     *("transact", "transaction", "snapshot"),  # record their own spans

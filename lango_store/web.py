@@ -194,7 +194,7 @@ class _Pages:
         numbers = [each.turn_no for each in messages if isinstance(each, Message) and each.turn_no is not None]
         if not numbers:
             return iter(())
-        with self._store._context.snapshot() as connection:
+        with self._store._context.snapshot(key) as connection:
             return iter(turns.read(connection, key, TURN.c.turn_no.between(min(numbers), max(numbers))))
 
 

@@ -32,6 +32,7 @@ from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.changes import Recorder, recording
 from lango_store._operations.session import sessions
 from lango_store._operations.session.guards import Guard
+from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rows.encoding import aware
 from lango_store._rows.payloads import threshold_of
@@ -47,6 +48,9 @@ IN_ASYNC_SESSIONS: Final = (
     "inside an async session (SQLAlchemy's, which needs greenlet: pip install 'lango-store[asyncio]') write "
     "`await session.run_sync(lambda s: store.using(s).append_message(key, message))`"
 )
+
+EVERY: Final = ""
+"""Stands for the session key when a connection is opened by code that checks or narrows each session itself."""
 
 TimeSource = Callable[[], datetime]
 DefaultTTL = timedelta | None | Callable[[str], timedelta | None]
@@ -157,6 +161,8 @@ class Context:
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._allow_replica = True
         self._is_bound = False
+        self.owner: str | None = None
+        """The user whose sessions alone can be reached; None for all sessions."""
         self._guard: tuple[str, Guard] | None = None
         self.after_transact: set[Callable[[], None]] = set()
         """Functions that are called after transactions of this store."""
@@ -339,11 +345,17 @@ class Context:
 
     # Connections
 
-    def single_read(self, *, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
+    # `key` names the session, or is `EVERY`; only a store for one user needs it. With `creates`, it may be missing.
+
+    def single_read(
+        self, key: str | None = None, *, allow_replica: bool = False
+    ) -> AbstractContextManager[AnyConnection]:
         """Open a connection for reads that need no snapshot; `allow_replica` permits a replica."""
         return self._connections.single(writes=False, allow_replica=allow_replica)
 
-    def single_write(self, expected: Expected = ANYTHING) -> AbstractContextManager[AnyConnection]:
+    def single_write(
+        self, expected: Expected = ANYTHING, key: str | None = None, *, creates: bool = False
+    ) -> AbstractContextManager[AnyConnection]:
         """Open a connection for one write, committed with as few round trips as the database allows.
 
         If the write itself has a guard, `expected` names it.
@@ -353,11 +365,13 @@ class Context:
         cancellation.begin_write()
         return self._connections.single(writes=True)
 
-    def snapshot(self, *, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
+    def snapshot(self, key: str | None = None, *, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
         """Open a connection for several reads of one snapshot; `allow_replica` permits a replica."""
         return self._connections.snapshot(allow_replica=allow_replica)
 
-    def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
+    def transaction(
+        self, key: str | None = None, *, synced: bool = True, creates: bool = False
+    ) -> AbstractContextManager[sa.Connection]:
         """Open a connection for a transaction; with `synced`, the commit waits for the disk."""
         cancellation.begin_write()
         opened = self._connections.transaction(synced=synced)
@@ -374,7 +388,7 @@ class Context:
 
     def ping(self) -> None:
         """Check that the database answers, and check its schema and tables again."""
-        with self.snapshot() as connection:
+        with self.snapshot(EVERY) as connection:
             self._gate.check_again(connection)
             if slow := dialect_of(connection).slow_driver():
                 _warn_once(": ".join(slow))
@@ -383,7 +397,7 @@ class Context:
         """Return the current write position of the database; None on SQLite, which has no replicas."""
         if not dialect_of(self.engine).has_replicas:
             return None
-        with self.single_read() as connection:
+        with self.single_read(EVERY) as connection:
             return text_of(write_position(connection))
 
     def at(self, position: str | None) -> Context:
@@ -433,6 +447,20 @@ class Context:
         context = copy.copy(self)
         context._guard = None
         return context
+
+    # What a store for one user overrides
+
+    def owns(self, connection: AnyConnection, key: str) -> bool:
+        """Return True if a session may be reached."""
+        return True
+
+    def narrowed(self, chosen: Filter) -> Filter:
+        """Return a filter that selects only sessions that may be reached."""
+        return chosen
+
+    def own_fields(self, fields: Any, *, creates: bool = False) -> Any:
+        """Return fields to change or, with `creates`, of a new session; raise ValueError for another user."""
+        return fields
 
     def expected(
         self, key: str, last_seq: int | None, revision: int | None, intact_since: SessionInfo | None = None

@@ -9,6 +9,8 @@ from lango_store._rooms.examination import groups as examination
 from lango_store._rooms.expiry import aio as expiry_aio
 from lango_store._rooms.expiry import groups as expiry
 from lango_store._rooms.forks import groups as forks
+from lango_store._rooms.owners import aio as owners_aio
+from lango_store._rooms.owners import groups as owners
 from lango_store._rooms.payloads import aio as payloads_aio
 from lango_store._rooms.payloads import groups as payloads
 from lango_store._rooms.prompts import groups as prompts
@@ -44,12 +46,21 @@ ROOMS: Final = {
     "search": (),
     "documents": (),
     "payloads": (),
+    "owners": (),
     "distribution": (),
 }
 """The rooms, each with the rooms that it builds on; it imports no other room. The help lists commands in this order."""
 
 
-class RoomsOfStore(expiry.InStore, stats.InStore, tool_calls.InStore, usage.InStore, search.InStore, StoreFacade):
+class RoomsOfStore(
+    expiry.InStore,
+    stats.InStore,
+    tool_calls.InStore,
+    usage.InStore,
+    search.InStore,
+    owners.InStore,
+    StoreFacade,
+):
     """Members from the rooms for `Store`, except `turns_in_progress`, whose methods return the types of the facades."""
 
     _waiting: ClassVar = [pending.count, waiting.count]
@@ -75,7 +86,12 @@ class RoomsOfConversation(
 
 
 class AsyncRoomsOfStore(
-    expiry_aio.InStore, stats_aio.InStore, tool_calls_aio.InStore, usage_aio.InStore, search_aio.InStore
+    expiry_aio.InStore,
+    stats_aio.InStore,
+    tool_calls_aio.InStore,
+    usage_aio.InStore,
+    search_aio.InStore,
+    owners_aio.InStore,
 ):
     """The members that the rooms add to `AsyncStore`, except `turns_in_progress`."""
 

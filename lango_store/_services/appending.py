@@ -40,6 +40,7 @@ def encoded(context: Context, new: Sequence[Message]) -> Batch:
 def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> NewSession:
     """Encode a new session, by default with a generated key and the store's default TTL."""
     sessions.check_fields(fields, SessionFields)
+    fields = context.own_fields(fields, creates=True)
     key = context.new_id() if key is None else key
     return NewSession(key, context.ttl(key, ttl), fields)
 
@@ -154,7 +155,13 @@ def _try_append(
     may_fail = context.in_callers_transaction and (create is not None or has_ids)
     if not new.repeats:
         try:
-            with context.transaction() if may_fail else context.single_write(expected) as connection:
+            creates = create is not None
+            opened = (
+                context.transaction(key, creates=creates)
+                if may_fail
+                else context.single_write(expected, key, creates=creates)
+            )
+            with opened as connection:
                 return write(connection, context.moment(connection), key, new, expected, create)
         except (UniqueViolation, Conflict):  # rolled back; `Conflict`: perhaps an earlier try was committed
             if not has_ids:
@@ -167,7 +174,7 @@ def _try_append(
     while True:
         tries -= 1
         try:
-            with context.transaction() as connection:
+            with context.transaction(key, creates=create is not None) as connection:
                 now = context.now(connection)
                 if create is not None:
                     sessions.delete_expired(connection, now, key)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn, TypeVar
 
-from lango_store._connections.context import Context
+from lango_store._connections.context import EVERY, Context
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._operations.log import appends, messages
 from lango_store._operations.log.appends import Batch
@@ -31,7 +31,10 @@ def create(context: Context, new: NewSession, first: Batch, *, own_key: bool) ->
 
     def run() -> Session:
         try:
-            with context.transaction() if first.rows else context.single_write() as connection:
+            key = new.key
+            with (
+                context.transaction(key, creates=True) if first.rows else context.single_write(key=key, creates=True)
+            ) as connection:
                 return _insert_or_find(connection, context.moment(connection), new, first, _reject_taken)
         except SessionExists:
             if not own_key:
@@ -57,7 +60,7 @@ def find_or_create(
                 raise
         except SessionNotFound:
             pass
-        with context.transaction() as connection:
+        with context.transaction(new.key, creates=True) as connection:
             now = context.now(connection)
             if parent is not None:
                 sessions.lock(connection, now, parent)
@@ -129,14 +132,15 @@ def delete(context: Context, key: str, expected: Expected, *, descendants: bool)
 
     def run() -> bool:
         nonlocal current
-        with get_connection() as connection:
+        with get_connection(key=EVERY) as connection:
             current = key
             # Delete the session first: `open_child` locks its parent, so no child can be committed after this delete.
-            deleted = sessions.delete(connection, key, expected)
+            deleted = context.owns(connection, key) and sessions.delete(connection, key, expected)
             if descendants and (deleted or not expected.needs_session):
-                below = Filter(key_prefix=levels.below(key), expired=None)
+                below = context.narrowed(Filter(key_prefix=levels.below(key), expired=None))
                 for current in lists.keys(connection, None, below):
-                    deleted = sessions.delete(connection, current) or deleted
+                    if context.owns(connection, current):
+                        deleted = sessions.delete(connection, current) or deleted
             current = key
             return deleted
 

@@ -64,6 +64,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
 
 WITHOUT: Final = {
     "at": "needs no server",
+    "for_user": "needs no server",
     "in_turn": "needs no server",
     "examine": "says what it met",
     "ping": "asks whether the server is there now",

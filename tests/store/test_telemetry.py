@@ -58,7 +58,7 @@ from lango_store.telemetry import SEMANTIC_CONVENTIONS, instrument
 from lango_store.testing import Clock
 
 OPERATION: Final = "db.operation.name"
-HANDLES: Final = {"at", "in_turn"}
+HANDLES: Final = {"at", "for_user", "in_turn"}
 """Methods that make no database call: what is called on the returned store has a span."""
 
 PREFIXES: Final = {

@@ -121,6 +121,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "transact": [lambda: store.transact(lambda tx: tx.touch("k"))],
             "position": [store.position],
             "at": [lambda: store.at(None)],
+            "for_user": [lambda: store.for_user("ann")],
             "create": [store.create, lambda: store.create("new", messages=[message()])],
             "get": [lambda: store.get("k")],
             "open": [lambda: store.open("k"), store.open],

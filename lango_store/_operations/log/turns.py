@@ -184,6 +184,11 @@ class ReadWindow:
     incarnation: int
 
     @property
+    def key(self) -> str:
+        """The session's key."""
+        return self.session.key
+
+    @property
     def state(self) -> tuple[int, int]:
         """The state to compare with `sessions.Locked.state` before the summary is saved."""
         return self.incarnation, sessions.removed(self.session)

@@ -1,6 +1,7 @@
 """Lists of sessions: filter, list page by page, iterate and count sessions. Messages are not loaded."""
 
 import base64
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -83,6 +84,15 @@ class Filter:
                 values[name] = dialect.time(value)
         return values
 
+    def of_user(self, user_id: str) -> "Filter":
+        """Return a filter for the sessions of this filter that are a user's; none are if it has another user."""
+        chosen = copy.copy(self)
+        chosen._values = self._values | {"user_id": user_id}
+        is_other = self._values.get("user_id", user_id) != user_id
+        added = ("user_id",) * ("user_id" not in self.names) + ("nothing",) * is_other
+        chosen.names = (*self.names, *added)
+        return chosen
+
     def apply(self, query: Query, dialect: Dialect) -> Query:
         """Add the conditions with their values to a query that is built for each call; the caller binds `now`."""
         return query.where(*conditions(dialect, self.names)).params(self._values)
@@ -104,6 +114,7 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
     "level": sa.func.length(SESSION.c.key) - sa.func.length(sa.func.replace(SESSION.c.key, "/", "")) == number("level"),
     "live": LIVE,
     "expired": expired_at(NOW),
+    "nothing": sa.false(),
     "after": SESSION.c.key > session_key("after"),
     **{
         f"after cursor by {order}": sa.tuple_(column, SESSION.c.key)

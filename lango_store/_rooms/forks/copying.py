@@ -154,10 +154,11 @@ def create(
 
     def run() -> None:
         try:
-            with context.transaction() as connection:
+            with context.transaction(source) as connection:
                 fork(connection, context.now(connection), source, new, upto=upto, as_of=as_of, ttl=ttl)
         except SessionExists:
             if not own_key:
-                raise
+                with context.single_read(new):  # raises another error for the session of another user
+                    raise
 
     context.trying(run)

@@ -49,16 +49,16 @@ class InConversation(SessionPart):
 
         `Store.iter_sessions(key_prefix=f"{key}/")` lists all descendants.
         """
-        chosen = Filter(level=self.key.count("/") + 1, key_prefix=levels.below(self.key))
+        chosen = self._context.narrowed(Filter(level=self.key.count("/") + 1, key_prefix=levels.below(self.key)))
 
-        def read(connection: sa.Connection, now: Moment) -> list[SessionInfo]:
-            sessions.row_of(connection, now, self.key)
+        def read(connection: sa.Connection, now: Moment, key: str) -> list[SessionInfo]:
+            sessions.row_of(connection, now, key)
             pages = lists.pages(
                 lambda after: lists.walk(connection, now, chosen, after, lists.MAX_PAGE), lists.MAX_PAGE
             )
             return [info for page in pages for info in page]
 
-        return self._context.read_together(read)
+        return self._context.read_together(read, self.key)
 
     def fork(
         self,

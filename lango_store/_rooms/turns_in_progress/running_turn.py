@@ -239,7 +239,7 @@ class RunningTurn:
             return
 
         def store() -> None:
-            with self._context.transaction(synced=False) as connection:
+            with self._context.transaction(self.key, synced=False) as connection:
                 now = self._context.now(connection)
                 self.lease.renew(connection, now, self.key)
                 drafts.write(connection, now, self.key, self.id, self.lease.token, *piece)

@@ -54,4 +54,4 @@ class InStore:
             DamagedDatabase: The usage of a turn is damaged, or a number is too large to add.
         """
         chosen = Filter(user_id=user_id, agent_id=agent_id, key_prefix=key_prefix, top_level=top_level, expired=None)
-        return self._context.read_together(report.report, by, chosen, since, until, prices)
+        return self._context.read_together(report.report, chosen, by, since, until, prices)

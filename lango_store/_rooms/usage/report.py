@@ -65,8 +65,8 @@ class _Sum:
 def report(
     connection: sa.Connection,
     _: Moment,
-    by: Sequence[str],
     chosen: Filter,
+    by: Sequence[str],
     since: datetime | None,
     until: datetime | None,
     prices: Prices | None,

@@ -1,0 +1,1 @@
+"""Stores for the sessions of one user."""
