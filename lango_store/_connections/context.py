@@ -37,7 +37,7 @@ from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rows.encoding import aware
 from lango_store._rows.payloads import threshold_of
 from lango_store._values.model import UNSET, Message, MessageRole, SessionInfo, Unset, new_key
-from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
+from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionExists, quoted
 
 logger = logging.getLogger("lango_store")
 
@@ -457,6 +457,14 @@ class Context:
     def narrowed(self, chosen: Filter) -> Filter:
         """Return a filter that selects only sessions that may be reached."""
         return chosen
+
+    def taken(self, error: SessionExists) -> LangoStoreError:
+        """Return the error for a key that a session has: `error`, unless the session may not be reached."""
+        return error
+
+    def bind(self, other: Context) -> Context:
+        """Return a context of another database, with the same user."""
+        return other
 
     def own_fields(self, fields: Any, *, creates: bool = False) -> Any:
         """Return fields to change or, with `creates`, of a new session; raise ValueError for another user."""

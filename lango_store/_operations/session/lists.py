@@ -59,6 +59,9 @@ class Filter:
     `level` is the number of "/" in the key; `top_level=True` means level 0. `names` are those of the conditions.
     """
 
+    of_owner: tuple[sa.ColumnElement[bool], ...] = ()
+    """The condition of `of_user`, for the descendants of selected sessions."""
+
     def __init__(self, *, level: int | None = None, **which: Unpack[Filters]) -> None:
         sessions.check_fields(which, Filters)
         fields: dict[str, Any] = {**which}
@@ -88,6 +91,7 @@ class Filter:
         """Return a filter for the sessions of this filter that are a user's; none are if it has another user."""
         chosen = copy.copy(self)
         chosen._values = self._values | {"user_id": user_id}
+        chosen.of_owner = (SESSION.c.user_id == user_id,)
         is_other = self._values.get("user_id", user_id) != user_id
         added = ("user_id",) * ("user_id" not in self.names) + ("nothing",) * is_other
         chosen.names = (*self.names, *added)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._connections.context import Context
+from lango_store._connections.context import EVERY, Context
 from lango_store._dialect import dialect_of
 from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.engine import create_engine, database_file
@@ -23,6 +23,7 @@ from lango_store._operations.binds import SESSION, of_session, of_sessions
 from lango_store._operations.log import messages
 from lango_store._operations.paging import chunks
 from lango_store._operations.session import levels, sessions
+from lango_store._operations.session.lists import Filter
 from lango_store._rooms.expiry.batches import MAX_BATCH
 from lango_store._rows.encoding import MAX_KEY_LENGTH, checked_key
 from lango_store._values.session import Session
@@ -76,7 +77,7 @@ def _connected(context: Context, engine: sa.Engine, *, create: bool) -> Context:
     except DatabaseUnavailable as error:
         error.args = (f"archive {_identity(engine)}: {error}",)
         raise
-    return archive
+    return context.bind(archive)
 
 
 def _identity(engine: sa.Engine) -> Path | sa.URL:
@@ -101,7 +102,7 @@ def _needs_migration(engine: sa.Engine, file: Path, *, create: bool) -> bool:
 @contextmanager
 def keep(archive: Context, connection: sa.Connection, keys: Sequence[str]) -> Iterator[None]:
     """Copy sessions to an archive. Leaving the block commits the copies; an error in the block undoes them."""
-    with archive.transaction() as writing:
+    with archive.transaction(EVERY) as writing:
         for part in chunks(sorted(keys), MAX_BATCH):  # a session comes before its descendants
             incarnations = transfer.incarnations(connection, part)
             for key in part:
@@ -158,14 +159,16 @@ def _insert(connection: sa.Connection, parts: Parts, *, key: str, **changes: Any
 
 def restore(context: Context, key: str, archive: str | Path, ttl: timedelta | None, *, descendants: bool) -> Session:
     """Restore a session from an archive; with `descendants`, also restore its descendants."""
-    query = _INCARNATIONS.where(of_session(SESSION, checked_key(key)))
+    checked_key(key)
     seconds = sessions.seconds(ttl)
     with opened(context, archive) as cold:
 
-        def copy_back(connection: sa.Connection, now: datetime) -> Session:
+        def copy_back(connection: sa.Connection, now: datetime, chosen: Filter) -> Session:
             expiry = {"ttl_seconds": seconds, "expires_at": None if ttl is None else now + ttl}
-            with cold.snapshot() as reading:
-                rows = levels.families(reading, _INCARNATIONS, [key]) if descendants else reading.execute(query).all()
+            with cold.snapshot(EVERY) as reading:
+                query = chosen.apply(_INCARNATIONS, dialect_of(reading))
+                own = query.where(of_session(SESSION, key))
+                rows = levels.families(reading, query, [key]) if descendants else reading.execute(own).all()
                 incarnations = {row.key: row.incarnation for row in rows}
                 if key not in incarnations:
                     name = quoted(key)
@@ -175,7 +178,10 @@ def restore(context: Context, key: str, archive: str | Path, ttl: timedelta | No
                     _insert(connection, parts, key=each, incarnation=incarnation, updated_at=now, **expiry)
             return messages.load(connection, now, key)
 
-        return context.transact(copy_back)
+        try:
+            return context.transact(copy_back, Filter(expired=None))
+        except SessionExists as error:
+            raise context.taken(error) from None
 
 
 def _checked(parts: Parts) -> Parts:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import sqlalchemy as sa
 
@@ -50,6 +50,10 @@ class PurgeBatch(NamedTuple):
     conditions: Sequence[sa.ColumnElement[bool]]
     max_sessions: int
     max_rows: int
+
+    def of_user(self, user_id: str) -> Self:
+        """Return a batch of a user's sessions only."""
+        return self._replace(which=self.which.of_user(user_id))
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def purge(
     counted = len(keys)
     if descendants:
         counted = levels.first_families(keys, None)[1]
-        keys = _locked_families(connection, keys)
+        keys = _locked_families(connection, keys, batch.which)
     counts: list[int] = []
     with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext():
         for part in chunks(keys, MAX_BATCH):
@@ -144,9 +148,9 @@ def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str])
     return [key for key in locked if key is not None]
 
 
-def _locked_families(connection: sa.Connection, keys: Sequence[str]) -> list[str]:
+def _locked_families(connection: sa.Connection, keys: Sequence[str], which: Filter) -> list[str]:
     """Lock sessions with all their descendants, and return the keys of those that still exist."""
-    query = sa.select(SESSION.c.key)
+    query = sa.select(SESSION.c.key).where(*which.of_owner)
     if dialect_of(connection).locks_many:
         return [key for (key,) in levels.families(connection, query.with_for_update(), keys)]
     return _locked(connection, query.with_for_update(), [key for (key,) in levels.families(connection, query, keys)])
@@ -155,8 +159,8 @@ def _locked_families(connection: sa.Connection, keys: Sequence[str]) -> list[str
 def preview(
     connection: sa.Connection,
     now: Moment,
-    reasons: Sequence[Reason],
     which: Filter,
+    reasons: Sequence[Reason],
     limit: int | None,
     shown: int,
     *,
@@ -171,7 +175,9 @@ def preview(
     if descendants:
         due_keys = connection.execute(chosen.with_only_columns(SESSION.c.key).limit(None)).scalars()
         first_keys, _ = levels.first_families(due_keys, limit)
-        counted = levels.families(connection, sa.select(SESSION.c.key, SESSION.c.message_count), first_keys)
+        counted = levels.families(
+            connection, sa.select(SESSION.c.key, SESSION.c.message_count).where(*which.of_owner), first_keys
+        )
         sessions, messages = len(counted), sum(row.message_count for row in counted)
     else:
         counts = chosen.with_only_columns(SESSION.c.message_count).subquery()

@@ -78,7 +78,7 @@ class InStore:
         policy = PurgePolicy(which, older_than, created_before, descendants=descendants)
         report = purging.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
-            for clean in self._at_expiry:
+            for clean in self._at_expiry if self._context.owner is None else ():
                 clean(self._context, moment)
             derived_data.clean(self._context)
         return report

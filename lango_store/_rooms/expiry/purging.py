@@ -38,12 +38,12 @@ def purge(
     messages.check_count("limit", limit)
     started = perf_counter()
     if now is None:
-        now = context.on_primary().read_together(lambda connection, _: context.now(connection))
+        now = context.on_primary().read_together(lambda connection, _, which: context.now(connection), policy.which)
     reasons = policy.reasons(now)
     report = ExpiryReport(at=now, dry_run=dry_run)
     if dry_run:
         preview = context.on_primary().read_together(
-            batches.preview, reasons, policy.which, limit, _SHOWN, descendants=policy.descendants
+            batches.preview, policy.which, reasons, limit, _SHOWN, descendants=policy.descendants
         )
         report.sessions, report.messages, report.oldest = preview
         reasons = []

@@ -156,9 +156,8 @@ def create(
         try:
             with context.transaction(source) as connection:
                 fork(connection, context.now(connection), source, new, upto=upto, as_of=as_of, ttl=ttl)
-        except SessionExists:
+        except SessionExists as error:
             if not own_key:
-                with context.single_read(new):  # raises another error for the session of another user
-                    raise
+                raise context.taken(error) from None
 
     context.trying(run)

@@ -23,7 +23,7 @@ from lango_store._operations.binds import SESSION, SHARED_VALUE, of_session, tex
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rows.encoding import checked_key, checked_keys, encode_text
-from lango_store.errors import InvalidState, SessionNotFound, quoted
+from lango_store.errors import InvalidState, LangoStoreError, SessionExists, SessionNotFound, quoted
 
 _OWNED: Final = sa.select(SESSION.c.key).where(of_session(SESSION), SESSION.c.user_id == text("user_id"))
 _is_owned: Final = Statement(_OWNED)
@@ -169,6 +169,18 @@ class OwnedContext(Context):
     def narrowed(self, chosen: Filter) -> Filter:
         """Return a filter that selects only the user's sessions."""
         return chosen.of_user(self.owner)
+
+    def taken(self, error: SessionExists) -> LangoStoreError:
+        """Return `error`, or `SessionNotFound` for the session of another user."""
+        try:
+            with self.snapshot(error.key):
+                return error
+        except SessionNotFound as missing:
+            return missing
+
+    def bind(self, other: Context) -> Context:
+        """Return a context of another database, with the same user."""
+        return for_user(other, self.owner)
 
     def own_fields(self, fields: Any, *, creates: bool = False) -> Any:
         """Return fields of a session of the user; raise ValueError if they name another user."""

@@ -61,12 +61,13 @@ def filters(
 
 
 class Search(NamedTuple):
-    """A query, its filters, and the sessions to search: one session, or all that are live at `now`."""
+    """A query, its filters, and the sessions to search: one session, or all that are live at `now` and `narrowed`."""
 
     query: SearchQuery
     which: SearchFilters
     now: datetime
     key: str | None
+    narrowed: Callable[[Filter], Filter]
 
 
 def page(connection: sa.Connection, search: Search, limit: int, offset: int) -> SearchPage:
@@ -109,7 +110,8 @@ def _ranked(connection: sa.Connection, search: Search, limit: int, offset: int) 
     """Rank all matches in the index, and return a page of them, best match first."""
     source, message, rank = index_of(connection).matches(search.query)
     sessions, of_messages = filters(message, **search.which)
-    query = sessions.apply(_select_hits(source, message, rank).where(*of_messages), dialect_of(connection))
+    query = _select_hits(source, message, rank).where(*of_messages)
+    query = search.narrowed(sessions).apply(query, dialect_of(connection))
     if search.key is not None:
         query = query.where(of_session(message, search.key))
     order: list[Any] = [sa.desc("rank"), message.c.created_at.desc(), message.c.session_key, message.c.seq.desc()]
@@ -128,7 +130,7 @@ def _newest(connection: sa.Connection, search: Search, number: int) -> tuple[lis
     # all of them. For a session without matching messages, the join returns one row of NULLs.
     own = sa.and_(of_session(MESSAGE, SESSION.c.key), ~IS_RECORD, *of_messages)
     chosen = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).join_from(SESSION, MESSAGE, own, isouter=True)
-    chosen = sessions.apply(chosen, dialect_of(connection))
+    chosen = search.narrowed(sessions).apply(chosen, dialect_of(connection))
     if search.key is not None:
         chosen = chosen.where(of_session(SESSION, search.key))
     order = (SESSION.c.updated_at.desc(), SESSION.c.key.desc(), MESSAGE.c.seq.desc())

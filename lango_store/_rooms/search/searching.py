@@ -5,11 +5,12 @@ A search first indexes up to 5,000 queued changes, unless it runs in a caller's 
 
 import re
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store._connections.context import Context
+from lango_store._connections.context import EVERY, Context
 from lango_store._dialect import dialect_of
 from lango_store._operations.binds import MESSAGE
 from lango_store._operations.pace import Pace
@@ -43,17 +44,17 @@ def find(
         now = context.now(connection)  # this statement is built for each call and needs a bound time
         if key is not None:
             sessions.row_of(connection, now, key)
-        return hits.page(connection, Search(query, which, now, key), limit, offset)
+        return hits.page(connection, Search(query, which, now, key, context.narrowed), limit, offset)
 
     try:
-        with context.snapshot() as connection:
+        with context.snapshot(key or EVERY) as connection:
             state.check_usable(connection)
             # In a caller's transaction, other processes that index would wait until that transaction ends.
             if context.in_callers_transaction or not index_of(context.engine).can_drain(connection):
                 return page(connection)
         with suppress(DatabaseUnavailable):  # read-only file or full disk: search what is already indexed
-            state.drain(context.unguarded().transaction, _MAX_DRAINED, Pace(dialect_of(context.engine)))
-        with context.snapshot() as connection:
+            state.drain(partial(context.unguarded().transaction, EVERY), _MAX_DRAINED, Pace(dialect_of(context.engine)))
+        with context.snapshot(key or EVERY) as connection:
             return page(connection)
     except LangoStoreError as error:
         if (damage := damage_of(context, error)) is None:

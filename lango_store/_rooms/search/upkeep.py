@@ -1,10 +1,11 @@
 """Keep the search index up to date when the core changes tables or removes messages."""
 
 import logging
+from functools import partial
 
 import sqlalchemy as sa
 
-from lango_store._connections.context import Context
+from lango_store._connections.context import EVERY, Context
 from lango_store._dialect import dialect_of
 from lango_store._operations.derived_data import DERIVED, DerivedData
 from lango_store._operations.pace import Pace
@@ -51,14 +52,14 @@ class SearchData(DerivedData):
             return
         index = index_of(context.engine)
         try:
-            with context.snapshot() as connection:
+            with context.snapshot(EVERY) as connection:
                 if not index.exists(connection):
                     return
                 fault = index.fault(connection)
                 number = index.queued(connection) if fault is None else 0
             if fault is None:
-                state.drain(context.unguarded().transaction, number, Pace(dialect_of(context.engine)))
-                with context.unguarded().transaction() as connection:
+                state.drain(partial(context.unguarded().transaction, EVERY), number, Pace(dialect_of(context.engine)))
+                with context.unguarded().transaction(EVERY) as connection:
                     index.purge(connection)
         except LangoStoreError as error:
             damage = damage_of(context, error)

@@ -13,7 +13,7 @@ from lango_store._rooms.tail.reading import Cursor, EventBatch
 from lango_store._rooms.tail.values import Event
 from lango_store._rooms.tail.watcher import Channel, Watcher
 from lango_store._rows.encoding import checked_key
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState, SessionNotFound
 
 _RETRY: Final = 1.0
 """Seconds until a reader that could not read tries again."""
@@ -46,12 +46,20 @@ class Reader:
         """
         if self._channel is None:
             return None, None
-        return self._watcher.next(self._channel, self.cursor, loop)
+        signal, batch = self._watcher.next(self._channel, self.cursor, loop)
+        owner = self._context.owner
+        if owner is not None and batch is not None and (batch.state is None or batch.state.user_id != owner):
+            return signal, None  # the session may belong to another user now
+        return signal, batch
 
     def read(self) -> EventBatch:
         """Read the next batch from the database; do not move the cursor, because the caller may be cancelled."""
         try:
             return self._context.read_together(reading.read, self._key, self.cursor)
+        except SessionNotFound:
+            if self.cursor.incarnation is None:
+                raise
+            return reading.end_of(self._key, self.cursor, "deleted")  # for a store for one user
         except (DatabaseBusy, DatabaseUnavailable):
             if self._channel is None:
                 raise

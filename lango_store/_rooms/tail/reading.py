@@ -99,6 +99,7 @@ class _State(NamedTuple):
     lease_turn: Any
     lease_is_held: Any
     lease_until: Any
+    user_id: Any
     last_piece: Any
 
 
@@ -128,9 +129,10 @@ _STATE: Final = _State(
     lease_turn=SESSION.c.lease_turn,
     lease_is_held=leases.HELD,
     lease_until=as_stored(SESSION.c.lease_until),
+    user_id=as_stored(SESSION.c.user_id),
     last_piece=_LAST_PIECE,
 )
-_MISSING: Final = _State(False, 0, 0, 0, None, None, None, None, None)
+_MISSING: Final = _State(False, 0, 0, 0, None, None, None, None, None, None)
 _state: Final = Statement(lambda _: sa.select(*_STATE).where(of_session(SESSION)))
 _states: Final = Statement(
     lambda dialect: sa.select(SESSION.c.key, *_STATE).where(SESSION.c.key.in_(dialect.texts_of_list(text("keys"))))
@@ -207,7 +209,7 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Eve
         after = after._replace(incarnation=incarnation, turn_no=turns[0][0] if turns else 0)
     reason = "deleted" if state is None else "replaced" if after.incarnation != incarnation else "expired"
     if reason != "expired" or not current.is_live:
-        return EventBatch([session_value(Ended, {"cursor": after.text, "reason": reason}, key)], after, is_over=True)
+        return end_of(key, after, reason)
     last_seq = whole_number(key, "last_seq", current.last_seq)
     last_turn = whole_number(key, "last_turn_no", current.last_turn_no)
     newest = after._replace(seq=last_seq, turn_no=last_turn)
@@ -220,6 +222,11 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Eve
         known = end.length if after_draft(end, draft[: end.length]) == end else 0
         events.append(Piece(cursor=draft_end.text, turn_id=turn_id, n=known, text=draft[known:]))
     return EventBatch(events, draft_end, state if end.seq == last_seq else None)
+
+
+def end_of(key: str, after: Cursor, reason: str) -> EventBatch:
+    """Return the last batch of a reader, whose session no longer exists."""
+    return EventBatch([session_value(Ended, {"cursor": after.text, "reason": reason}, key)], after, is_over=True)
 
 
 def _incarnation(key: str, number: int) -> str:

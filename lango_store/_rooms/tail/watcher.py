@@ -238,6 +238,8 @@ class Watcher:
                 self._news_at = monotonic()
             state = batch.state or state
         with self._lock:
+            if channel.state and state and channel.state.user_id != state.user_id:
+                channel.head = None  # readers of stores for one user have to look whether the session is still theirs
             channel.state = state
             if channel.head is None:
                 self._wake(channel)

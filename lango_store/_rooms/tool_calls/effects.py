@@ -91,12 +91,12 @@ def finish(
     result = context.batch([result_message(effect.call, output, failed, id=id)])
     context, arguments = context.unguarded(), (effect._place, effect._token, result, expected)  # not to check it twice
 
-    def store(connection: sa.Connection, now: datetime) -> Message:
+    def store(connection: sa.Connection, now: datetime, place: Place) -> Message:
         effect._callers_transaction = connection.get_transaction()
-        return calls.finish(connection, now, *arguments)
+        return calls.finish(connection, now, place, *arguments[1:])
 
     in_callers = context.in_callers_transaction
-    effect.result = context.transact(store) if in_callers else context.write(calls.finish, *arguments)
+    effect.result = context.transact(store, effect._place) if in_callers else context.write(calls.finish, *arguments)
     return effect.result
 
 

@@ -216,7 +216,7 @@ class Suspensions(SessionPart):
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
         args = str(encode_id(id)), encode_json(answer, "answer")
-        return self._context.transact_once(suspensions.answer, self.key, *args)
+        return suspensions.find_and_answer(self._context, self.key, *args)
 
     def delete(self, id: str) -> bool:
         """Delete a suspension of the session, with its state, reason and answer. Its token then answers nothing.
@@ -257,7 +257,7 @@ class StoreSuspensions(StorePart):
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
         args = (*suspensions.parse(token), encode_json(answer, "answer"))
-        return self._context.transact_once(suspensions.answer, *args)
+        return suspensions.find_and_answer(self._context, *args)
 
     def list(
         self,

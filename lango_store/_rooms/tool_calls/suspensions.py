@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import LIVE_SESSION, NOW, SESSION, column, of_session, session_key, text, time
@@ -140,6 +141,14 @@ def answer(connection: sa.Connection, now: datetime, key: str, digest: str, answ
     if stored.due_at is not None and stored.due_at <= now:
         raise SuspensionExpired(stored.key, stored.due_at)
     raise sessions.not_permitted(key)
+
+
+def find_and_answer(context: Context, key: str, digest: str, encoded: str) -> Suspension:
+    """Store the answer of a suspension; a session that the context may not reach has none."""
+    try:
+        return context.transact_once(answer, key, digest, encoded)
+    except SessionNotFound as error:
+        raise _not_found(error.fact) from None
 
 
 def _not_found(fact: str) -> SuspensionNotFound:
