@@ -218,6 +218,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "find": [lambda: k.turns.find("turn"), lambda: k.turns.find(1)],
             "in_progress": [k.turns.in_progress, busy.turns.in_progress],
             "release": [busy.turns.release],
+            "stop": [lambda: busy.turns.stop(by="ann", reason="too long")],
             "retry": [k.turns.retry],
         },
         Calls: {

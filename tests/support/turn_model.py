@@ -173,7 +173,12 @@ class ModelSessionWithTurns(ModelSession):
 
     def save(self, now: datetime, attempt: ModelAttempt, usage: Usage) -> Turn:
         stored = self.stored_turn(attempt.turn_id)
-        if stored is None or any(not stored.first_seq <= m.seq <= stored.last_seq for m in attempt.messages):
+        is_stopped = stored is not None and "stopped" in stored.metadata
+        if (
+            stored is None
+            or is_stopped
+            or any(not stored.first_seq <= m.seq <= stored.last_seq for m in attempt.messages)
+        ):
             self.own(now, attempt)
         if self.holder is attempt:
             self.release(saved=stored is None)
@@ -201,6 +206,25 @@ class ModelSessionWithTurns(ModelSession):
     def release_turn(self) -> None:
         if self.holder is not None:
             self.release()
+
+    def stop(self, now: datetime, ids: Sequence[str | None]) -> Turn | None:
+        """Save the open or failed turn; its last draft becomes an answer, whose id is the first of `ids`."""
+        if self.open_turn is None:
+            return None
+        token = None if self.holder is None else self.holder.draft_id
+        attempt = ModelAttempt(self.open_turn, "", timedelta(0))
+        self.holder, self.failed_turn, self.due_at = attempt, None, None
+        if self.stored_turn(attempt.turn_id) is None:
+            attempt.messages = [m for m in self.log if self.is_of(attempt.turn_id, m) and m.turn_no is None]
+            own = [(id, draft) for id, draft in self.drafts.items() if draft.turn_id == attempt.turn_id]
+            answers = [m for m in attempt.messages if m.role.canonical is MessageRole.ASSISTANT]
+            if own and (own[-1][0] == token or all((m.created_at or now) <= own[-1][1].updated_at for m in answers)):
+                answer = Message.assistant(own[-1][1].text, extra={"interrupted": True})
+                self.append_in_turn(now, attempt, [answer], ids)
+        turn = self.save(now, attempt, {})
+        if not turn.replayed:
+            self.turns[-1].metadata = {"stopped": {"by": "ann", "reason": None}}
+        return turn if turn.replayed else turn.model_copy(update={"metadata": self.turns[-1].metadata})
 
     def release(self, *, saved: bool = False) -> None:
         """End the open turn; it is tried again only if it is not saved and has taken messages from the inbox."""

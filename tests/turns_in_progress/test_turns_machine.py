@@ -192,7 +192,7 @@ class Machine(ProcessesBesideModel):
             assert session.append_in_turn(now, attempt, [Message.assistant(text)], [answer.id]) == [answer]
             assert turn.messages == attempt.messages
             if ends == "dies":
-                turn._abandon = lambda retry: None  # type: ignore[method-assign]
+                turn._abandon = lambda retry: True  # type: ignore[method-assign]
                 raise ZeroDivisionError
             if ends == "fails":
                 session.fail(now, ATTEMPTS, PAUSE * 4 ** (turn.attempt - 1))
@@ -251,6 +251,14 @@ class Machine(ProcessesBesideModel):
         released = self.conversation.turns.release()
         assert (None if released is None else released.id) == (None if before is None else before.id)
         self.session.release_turn()
+
+    @rule()
+    def stop(self) -> None:
+        def model(got: Turn | None) -> Turn | None:
+            return self.session.stop(self.clock.time, [got.messages[-1].id] if got and got.messages else [])
+
+        self.compare(lambda: self.conversation.turns.stop(by="ann"), model)
+        self.session.given_up = self.session.given_up and self.session.others_given_up
 
     @rule(how=st.sampled_from(["backup", "archive", "", ""]))
     def move(self, how: str) -> None:

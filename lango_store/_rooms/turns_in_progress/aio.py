@@ -43,6 +43,7 @@ class InTurns:
 
     in_progress = awaited(groups.InTurns.in_progress)
     release = awaited(groups.InTurns.release)
+    stop = awaited(groups.InTurns.stop)
     retry = awaited(groups.InTurns.retry)
 
 
@@ -63,6 +64,14 @@ class AsyncRunningTurn:
     def __init__(self, threads: Threads, turn: RunningTurn) -> None:
         self._threads = threads
         self._twin = turn
+        self.stopped = asyncio.Event()
+
+    def _notice_loss(self) -> None:
+        """Set `stopped` in the running event loop when the turn has lost its lease."""
+        lost, loop = self._twin.lease.lost, asyncio.get_running_loop()
+        lost.calls.insert(0, lambda _: working.call_soon(loop, self.stopped.set))
+        if lost.is_set():
+            self.stopped.set()
 
     append = awaited(RunningTurn.append)
     append_messages = awaited(RunningTurn.append_messages)
@@ -93,6 +102,7 @@ class AsyncRunningTurn:
         except asyncio.CancelledError:  # the last try may have taken the lease
             await self._threads.run_to_end(self._twin.abandon)
             raise
+        self._notice_loss()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -232,6 +242,7 @@ class InStore(Generic[C, T]):
 
         def run(turn: RunningTurn) -> Awaitable[object]:
             own = self._turn_type(self._threads, turn)
+            own._notice_loss()
             return handle(self.in_turn(own).conversation(turn.key), own)
 
         return await working.work_async(self._threads, worker, run)

@@ -8,14 +8,15 @@ from lango_store.errors.core import Conflict, LangoStoreError, NotFound, quoted
 class LeaseLost(Conflict):
     """A turn no longer has the lease of its session; nothing was written.
 
-    The lease ended and another turn took over, or `Conversation.turns.release` was called. Begin the turn again with
-    `Conversation.turn` and the same id. If another process has saved the turn, `replayed` of the new turn is True.
+    The lease ended and another turn took over, or `Conversation.turns.release` or `stop` was called. Begin the turn
+    again with `Conversation.turn` and the same id. If another process has saved the turn, or stopped it, `replayed` of
+    the new turn is True.
     """
 
     def __init__(self, key: str, last_seq: int) -> None:
         message = (
             f"the turn no longer has the lease of session {quoted(key)}: it ended and another turn took over, "
-            "or turns.release() was called; nothing was written, begin the turn again"
+            "or turns.release() or turns.stop() was called; nothing was written, begin the turn again"
         )
         super().__init__(key, expected=last_seq, last_seq=last_seq, message=message)
 

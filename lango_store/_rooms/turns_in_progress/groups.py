@@ -8,10 +8,10 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.session.lists import WorkFilters, work_filter
 from lango_store._parts.groups import SessionPart, StoreFacade, StorePart, session_group, store_group
-from lango_store._rooms.turns_in_progress import claims, drafts, inbox, leases, working
+from lango_store._rooms.turns_in_progress import claims, drafts, inbox, leases, stopping, working
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedTurn
-from lango_store._values.model import Message
+from lango_store._values.model import Message, Turn
 from lango_store._values.reports import Page
 
 C = TypeVar("C", bound="InConversation[Any]")
@@ -41,6 +41,34 @@ class InTurns(SessionPart):
             The turn as it was before the release, or None if there was none.
         """
         return self._context.transact(leases.release_any, self.key)
+
+    def stop(self, *, by: str | None = None, reason: str | None = None) -> Turn | None:
+        """End the turn in progress as interrupted, for example because the user pressed stop.
+
+        The turn is saved: its messages, and the streamed text as an answer whose `extra` has `"interrupted": true`. No
+        worker tries the turn again, even if it has failed, was given up, or its process died. Its metadata is
+        `{"stopped": {"by": by, "reason": reason}}`. If its process still runs, `RunningTurn.stopped` is set, and its
+        next write raises `LeaseLost`.
+
+        Messages that wait in the inbox stay there, unless a worker was just about to take them for this turn. A tool
+        call that has begun stays unknown until its result is stored or `calls.resolve` is called.
+
+        Args:
+            by: Who stops the turn, such as the id of a user.
+            reason: Why.
+
+        Returns:
+            The stored turn with its messages; None if no turn has begun that is not saved.
+
+        Raises:
+            InvalidValue: `by` or `reason` cannot be stored; nothing was written.
+        """
+        metadata, context = stopping.encode_metadata(by, reason), self._context
+        arguments = self.key, metadata, context.counted, context.payload_threshold
+        turn, token = context.transact_once(stopping.stop, *arguments, keeps_removed=context.recorder is not None)
+        if not context.in_callers_transaction:  # otherwise the turn notices it after the commit
+            leases.note_lost(token)
+        return turn
 
     def retry(self) -> bool:
         """Make the turn that the session is owed due now, with all attempts, for example after it was given up.

@@ -6,11 +6,13 @@ only decides when another owner may take over.
 """
 
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 
@@ -70,6 +72,24 @@ class Pieces:
         self.texts, self.flushed, self.flushed_at = [], 0, float("-inf")
 
 
+class Lost(threading.Event):
+    """Set when a turn is known to have lost its lease.
+
+    Attributes:
+        calls: Functions that are called with True if a write of the turn has found it out, which raises `LeaseLost`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Callable[[bool], object]] = []
+
+    def note(self, *, by_write: bool = False) -> None:
+        """Set the event, and call the functions."""
+        self.set()
+        for call in [*self.calls]:
+            call(by_write)
+
+
 def _end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> dict[str, Any]:
     """Return the new end of a lease: the bound `lease_until` if `now` is bound, else server time plus the seconds."""
     seconds: sa.BindParameter[float] = sa.bindparam("lease_seconds", type_=sa.Double(), required=True)
@@ -93,6 +113,7 @@ class Lease:
     seconds: float
     turn_id: str
     draft: Pieces = field(default_factory=Pieces, compare=False)
+    lost: Lost = field(default_factory=Lost, compare=False)
 
     def bound(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
         """Return the values to bind, besides `now`, in a statement that needs the lease and extends it."""
@@ -103,6 +124,7 @@ class Lease:
         """Raise `LeaseLost` if the session no longer has the lease."""
         for token, last_seq in _token.run(connection, {"key": key}):
             if token != self.token:
+                self.lost.note(by_write=True)
                 raise LeaseLost(key, last_seq)
 
     def renew(self, connection: AnyConnection, now: Moment, key: str) -> None:
@@ -121,6 +143,16 @@ class Lease:
     def note_more(self) -> None:
         """Begin the draft of the next answer."""
         self.draft.forget()
+
+
+OF_PROCESS: Final = WeakValueDictionary[int, Lost]()
+"""The events of the turns of this process, by the tokens of their leases."""
+
+
+def note_lost(token: int | None) -> None:
+    """Note that a lease was taken away, if a turn of this process had it."""
+    if token is not None and (lost := OF_PROCESS.get(token)) is not None:
+        lost.note()
 
 
 _token: Final = Statement(lambda _: sa.select(SESSION.c.lease_token, SESSION.c.last_seq).where(of_session(SESSION)))
@@ -151,7 +183,7 @@ _claim: Final = _update(
         {"lease_token": _TOKEN, "lease_turn": _TURN}
         | _end(dialect)
         | {"attempts": _ATTEMPTS + number("counted")}
-        | owed.BEGUN
+        | owed.CLAIMED
     ),
     LIVE,
     SESSION.c.owed_at.is_not(None),
@@ -172,6 +204,9 @@ _postpone: Final = _update(
 )
 _settle: Final = _update(lambda _: owed.SAVED, IS_OURS)
 _extend: Final = _update(_end, LIVE, IS_OURS)
+_seize: Final = _update(
+    lambda dialect: {"lease_token": _TOKEN, "lease_turn": _TURN, "owed_at": NOW} | _end(dialect), LIVE
+)
 
 
 def _run(statement: Statement, connection: AnyConnection, now: Moment, key: str, lease: Lease, **bound: Any) -> bool:
@@ -195,6 +230,12 @@ def claim(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease:
     With `counts`, count the attempt now, because its process may die and never report its end.
     """
     return _run(_claim, connection, now, key, lease, turn_id=turn_id, counted=int(counts))
+
+
+def seize(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> None:
+    """Take the lease of a locked session for its turn, whoever has it. What is owed besides is due now."""
+    if not _run(_seize, connection, now, key, lease, turn_id=lease.turn_id):
+        raise sessions.not_permitted(key)
 
 
 def set_attempts(connection: AnyConnection, key: str, token: int, attempts: int) -> None:

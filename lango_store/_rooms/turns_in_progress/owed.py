@@ -26,6 +26,8 @@ TAKEN_BEFORE: Final = 16
 """Another turn that is not saved has taken messages from the inbox."""
 GIVEN_UP: Final = 32
 """Such another turn was given up."""
+TO_TAKE: Final = 64
+"""A worker has claimed the turn in `lease_turn`, which has not yet taken the messages that wait in the inbox."""
 
 _ALL: Final = 63
 
@@ -84,6 +86,9 @@ _TAKEN_SO_FAR: Final = sa.case(
 BEGUN: Final[Values] = {"owed_at": NOW, "waiting": _or(_bits(IN_INBOX), _SEEN, _TAKEN_SO_FAR)}
 """The values when the turn with the bound `turn_id` begins."""
 
+CLAIMED: Final[Values] = BEGUN | {"waiting": _or(BEGUN["waiting"], _bits(IN_INBOX).op("<<")(_number(6)))}
+"""The values when a worker claims the turn with the bound `turn_id`."""
+
 COUNTED: Final[Values] = _if(_IS_SAME, "attempts", "last_error")
 """The count of attempts when a turn begins that no worker has claimed: that of another turn does not continue."""
 
@@ -126,7 +131,7 @@ _UNANSWERED: Final = _or(_bits(IN_INBOX | ANSWERED), _UNSEEN)
 NOT_SAVED: Final[Values] = {
     "lease_token": sa.null(),
     "lease_until": sa.null(),
-    "waiting": _or(_UNANSWERED, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP)),
+    "waiting": _or(_UNANSWERED, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP | TO_TAKE)),
 }
 """The values when a turn ends that is not saved, but is tried again."""
 
@@ -151,7 +156,7 @@ RELEASED: Final[Values] = (
 )
 """The values when a lease is released: another turn is owed only if there is something for it."""
 
-RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP), "attempts": sa.null()}
+RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP | TO_TAKE), "attempts": sa.null()}
 """The values when turns that were given up are to be tried again."""
 
 # The inbox

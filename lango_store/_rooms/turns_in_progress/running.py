@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from itertools import count
 from operator import attrgetter
 from typing import Any, Final
 
@@ -46,6 +47,9 @@ from lango_store._rows.encoding import decode_json
 from lango_store._rows.payloads import Threshold
 from lango_store._values.model import Message, Turn
 
+STOPPED: Final = "stopped"
+"""The name in the metadata of a stopped turn: who has stopped it, and why."""
+
 
 def begin(
     connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease, *, is_new: bool
@@ -67,9 +71,9 @@ def begin(
             if not is_new and (stored := find(connection, key, turn_id)):
                 if is_taken:
                     leases.release(connection, key, lease.token)
-                return _replayed(connection, now, key, stored), []
+                return replayed(connection, now, key, stored), []
             if is_taken:
-                return None, [] if is_new else _appended_before(connection, key, turn_id)
+                return None, [] if is_new else appended_before(connection, key, turn_id)
             tries -= 1
             leases.check_free(connection, now, key, turn_id)
             sessions.raise_unmatched(connection, now, key, tries_left=tries)
@@ -89,14 +93,14 @@ _of_turn: Final = messages.selecting(
 )
 
 
-def _replayed(connection: AnyConnection, now: Moment, key: str, turn: Turn) -> Turn:
+def replayed(connection: AnyConnection, now: Moment, key: str, turn: Turn) -> Turn:
     sessions.lock(connection, now, key)
     bounds = {"first": turn.first_seq, "last": turn.last_seq, "turn_no": turn.turn_no}
     stored = messages.select(connection, _of_turn, key, **bounds)
     return turn.model_copy(update={"messages": stored, "replayed": True})
 
 
-def _select_appended_before(_: Dialect) -> sa.Executable:
+def _selectappended_before(_: Dialect) -> sa.Executable:
     in_range = sa.and_(MESSAGE.c.id >= text("prefix"), MESSAGE.c.id < text("prefix_end"))
     # Two queries, because each has its own index.
     conditions = (in_range, MESSAGE.c.taken_by == text("turn_id"))
@@ -104,10 +108,10 @@ def _select_appended_before(_: Dialect) -> sa.Executable:
     return sa.union_all(*(without_turn.where(each) for each in conditions)).order_by("seq")
 
 
-_before: Final = Statement(_select_appended_before)
+_before: Final = Statement(_selectappended_before)
 
 
-def _appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[Message]:
+def appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[Message]:
     prefix = id_prefix(turn_id)
     bound = {"prefix": prefix, "prefix_end": f"{prefix}g", "turn_id": turn_id}
     return [*{each.seq: each for each in messages.select(connection, _before, key, **bound)}.values()]
@@ -120,7 +124,7 @@ def start_of(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> 
     if turn := find(connection, key, turn_id):
         first.append(turn.first_seq)
     else:
-        first += [each.seq for each in _appended_before(connection, key, turn_id)]
+        first += [each.seq for each in appended_before(connection, key, turn_id)]
     return min(first) - 1
 
 
@@ -155,7 +159,8 @@ def finish(
 
     `encoded` has the usage and the metadata of the turn as JSON.
 
-    A turn that is already stored is returned unchanged: an earlier try was committed, or `save_turn` stored the id.
+    A turn that is already stored is returned unchanged: an earlier try was committed, or `save_turn` stored the id. But
+    a turn that was stopped has lost its lease.
 
     Raises:
         LeaseLost: The session no longer has the lease, and the turn is not stored with
@@ -175,11 +180,12 @@ def finish(
             tries = sessions.MAX_TRIES
             while not (rows := _end.run(connection, bound)):
                 tries -= 1
-                if turn := find(connection, key, turn_id):
+                turn = find(connection, key, turn_id)
+                if turn and (STOPPED not in turn.metadata or STOPPED in decode_json(metadata or "{}")):
                     is_ours = leases.release(connection, key, lease.token)
                     if is_ours or set(seqs) <= {*range(turn.first_seq, turn.last_seq + 1)}:
                         drafts.delete_of_turn(connection, key, turn_id)
-                        return _replayed(connection, now, key, turn)
+                        return replayed(connection, now, key, turn)
                 sessions.raise_unmatched(connection, now, key, Expected(guard=lease), tries_left=tries)
             counters = rows[0]
             members = _insert_turn(connection, key, bound, counters, has_drafts=has_drafts, keeps_removed=keeps_removed)
@@ -324,10 +330,10 @@ def abandon(
     text: str,
     whole: bool,
     retry: Retry | None = None,
-) -> None:
+) -> bool:
     """If an attempt still has the lease, release the lease and store the rest of the attempt's draft.
 
-    With `retry`, the session is owed another attempt of the turn.
+    With `retry`, the session is owed another attempt of the turn. Return False if the attempt had lost the lease.
     """
     if retry is None:
         has_lease = leases.release(connection, key, token)
@@ -335,6 +341,7 @@ def abandon(
         has_lease = leases.postpone(connection, now, key, token, retry)
     if has_lease and text:
         drafts.write(connection, now, key, turn_id, token, text, whole)
+    return has_lease
 
 
 # Ids of the turn's messages
@@ -345,6 +352,12 @@ _COMPARED: Final = [name for name in MESSAGE_INPUT_FIELDS if name not in ("id", 
 def id_prefix(turn_id: str) -> str:
     """Return the beginning of the ids that the messages of a turn get."""
     return f"turn{hashlib.sha256(turn_id.encode()).hexdigest()[:24]}"
+
+
+def new_ids(turn_id: str, token: int) -> Iterator[str]:
+    """Generate ids for the messages of one attempt of a turn."""
+    prefix = f"{id_prefix(turn_id)}{token:016x}"
+    return map(f"{prefix}{{:x}}".format, count())
 
 
 def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message], threshold: Threshold | None) -> Batch:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from itertools import count
 from time import monotonic
 from typing import Any, Final, Self
 
@@ -60,11 +60,12 @@ class RunningTurn:
         self._has_begun = self._is_running = False
         self._process = os.getpid()
         self._expected: Final = Expected(guard=self.lease)
-        prefix = f"{running.id_prefix(self.id)}{self.lease.token:016x}"
-        self._ids: Final = map(f"{prefix}{{:x}}".format, count())
+        self._ids: Final = running.new_ids(self.id, self.lease.token)
         self._earlier: list[Message] = []
         self._appended: dict[int, Message] = {}
         self._draft: Final = self.lease.draft
+        self.stopped: Final[threading.Event] = self.lease.lost
+        leases.OF_PROCESS[self.lease.token] = self.lease.lost
 
     @property
     def messages(self) -> list[Message]:
@@ -301,16 +302,19 @@ class RunningTurn:
         """End the turn without saving it, as leaving the block with an exception does."""
         self._abandon(None)
 
-    def _abandon(self, retry: Retry | None) -> None:
+    def _abandon(self, retry: Retry | None) -> bool:
+        """Release the lease; return False if the turn had lost it."""
         is_open = self._is_running or (retry is not None and self.stored is None)
         if not is_open or self._process != os.getpid():  # a forked child has no part in the lease
-            return
+            return True
+        has_lease = True
         try:
             arguments = (self.key, self.id, self.lease.token, *self._piece(), retry)
-            self._context.transact(running.abandon, *arguments)
+            has_lease = self._context.transact(running.abandon, *arguments)
         except LangoStoreError as error:  # the block's exception matters more, and the lease ends on its own
             logger.warning("turn %s could not release its lease: %s", quoted(self.id), error)
         self._is_running = False
+        return has_lease
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is not None:

@@ -74,7 +74,6 @@ class Worker:
         self.running: set[RunningTurn] = set()  # two for a session if the older one has lost its lease
         self.saved: list[str] = []
         self.wake: Callable[[], object] = lambda: None
-        self.on_lost: Callable[[RunningTurn], object] = lambda turn: None
 
     def step(self) -> list[RunningTurn]:
         """Renew the leases that are due, and claim turns for the handlers that are free."""
@@ -139,7 +138,7 @@ class Worker:
         except (DatabaseBusy, DatabaseUnavailable) as error:
             logger.warning("the lease of turn %s was not renewed: %s", quoted(turn.id), error)
         except LangoStoreError:  # another process has the turn, or the session was deleted
-            self.on_lost(turn)
+            turn.lease.lost.note()
 
     def pause(self) -> float | None:
         """Return the seconds until the next step; None if the work is done."""
@@ -185,13 +184,16 @@ class Worker:
             except Exception as failure:
                 error = failure
         if error is not None:
-            turn._abandon(Retry(turn.attempt - 1) if is_cancelled else self._failed(turn, error))
+            has_lease = turn._abandon(Retry(turn.attempt - 1) if is_cancelled else self._next_attempt(turn, error))
+            attempt = quoted(turn.id), turn.attempt, quoted(turn.key)
+            if not has_lease:
+                logger.info("turn %s, attempt %d, of session %s was stopped, or another process has it", *attempt)
+            elif not is_cancelled:
+                logger.warning("turn %s, attempt %d, of session %s has failed", *attempt, exc_info=error)
         elif turn.stored is not None and not turn.replayed:
             self.saved.append(turn.id)
 
-    def _failed(self, turn: RunningTurn, error: BaseException) -> Retry:
-        attempt = quoted(turn.id), turn.attempt, quoted(turn.key)
-        logger.warning("turn %s, attempt %d, of session %s has failed", *attempt, exc_info=error)
+    def _next_attempt(self, turn: RunningTurn, error: BaseException) -> Retry:
         pause = min(self._backoff * _GROWTH ** min(turn.attempt - 1, _MOST_GROWTHS), _LONGEST_PAUSE)
         return Retry(turn.attempt, None if turn.attempt >= self._attempts else pause, type(error).__name__)
 
@@ -268,6 +270,12 @@ def work(worker: Worker, handle: Callable[[Any], object]) -> int:
             woken.clear()
 
 
+def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Call a function in an event loop, unless the loop is closed."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
+
+
 async def work_async(threads: Threads, worker: Worker, handle: Callable[[Any], Awaitable[object]]) -> int:
     """Run owed turns in tasks, as `work` does in threads; after a cancellation, cancel the tasks too."""
     loop, woken, working = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
@@ -276,6 +284,13 @@ async def work_async(threads: Threads, worker: Worker, handle: Callable[[Any], A
 
     async def run(turn: RunningTurn) -> None:
         error: BaseException | None = None
+        task = cast(asyncio.Task[Any], asyncio.current_task())
+
+        def cancel(by_write: bool) -> None:
+            if not by_write:  # otherwise the exception ends the handler
+                call_soon(loop, task.cancel)
+
+        turn.lease.lost.calls.append(cancel)
         try:
             if await threads.run_to_end(partial(worker.begin, turn)):
                 await handle(turn)
@@ -290,7 +305,6 @@ async def work_async(threads: Threads, worker: Worker, handle: Callable[[Any], A
         if turn in worker.running:  # cancelled before its first step: the lease ends on its own
             worker.forget(turn)
 
-    worker.on_lost = lambda turn: loop.call_soon_threadsafe(tasks[turn].cancel) if turn in tasks else None
     with worker.woken_by(lambda: loop.call_soon_threadsafe(woken.set)):
         try:
             while True:
