@@ -20,6 +20,7 @@ import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
 import sqlalchemy as sa
@@ -69,6 +70,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _CACHED: Final = 128
+_BATCH: Final = 64
+_ALL: Final = 4_096
+_NO_ROWS: Final = MappingProxyType[int, Message]({})
 _NO_SESSION: Final = (SessionNotFound, SessionExpired)
 
 Listed = list[tuple[tuple[int, ...], int]]
@@ -316,9 +320,11 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             for each in self._checkpoints(self.store, thread, namespace, checkpoint_id)
             if (end is None or each.id < end) and (filter or {}).items() <= self._metadata(each).items()
         )
-        for thread, each in itertools.islice(found, limit):
-            if (loaded := self._loaded(thread, each.content["ns"], each.id, each)) is not None:
-                yield loaded[1]
+        for thread, batch in _batches(itertools.islice(found, limit)):
+            rows = _rows_of(self._conversation(thread), batch)
+            for each in batch:
+                if (loaded := self._loaded(thread, each.content["ns"], each.id, each, rows)) is not None:
+                    yield loaded[1]
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -359,27 +365,44 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
     ) -> Iterator[Stored]:
         """Yield the checkpoints of a thread, or one of them, the last one first."""
         prefix = records.PREFIX if namespace is None else records.prefix_of(namespace) + (checkpoint_id or "")
-        found: Iterable[Stored] = _stored(store.conversation(self._key(thread)), prefix)
+        conversation = store.conversation(self._key(thread))
+        found: Iterable[Stored] = _stored(conversation, prefix, _ALL if namespace is None else 4)
         if namespace is None:
             found = sorted(found, key=lambda each: each.id, reverse=True)
         yield from (each for each in found if checkpoint_id is None or each.id == checkpoint_id)
 
     def _loaded(
-        self, thread: str, namespace: str, checkpoint_id: str | None, found: Stored | None = None
+        self,
+        thread: str,
+        namespace: str,
+        checkpoint_id: str | None,
+        found: Stored | None = None,
+        rows: Mapping[int, Message] = _NO_ROWS,
     ) -> _Loaded | None:
         """Find and load a checkpoint. Parts of one that was found before may have been deleted since."""
         try:
             found = found or next(self._checkpoints(self.store, thread, namespace, checkpoint_id), None)
-            return None if found is None else self._load(self.store, thread, found, all_messages=True)
+            return None if found is None else self._load(self.store, thread, found, rows, all_messages=True)
         except DamagedMessage:
             with self.store.snapshot() as view:
                 found = next(self._checkpoints(view, thread, namespace, checkpoint_id), None)
                 return None if found is None else self._load(view, thread, found)
 
-    def _load(self, store: Store, thread: str, found: Stored, *, all_messages: bool = False) -> _Loaded:
-        """Load a checkpoint. With `all_messages`, raise `DamagedMessage` for a message that was deleted by hand."""
+    def _load(
+        self,
+        store: Store,
+        thread: str,
+        found: Stored,
+        read: Mapping[int, Message] = _NO_ROWS,
+        *,
+        all_messages: bool = False,
+    ) -> _Loaded:
+        """Load a checkpoint, of which some rows may have been read.
+
+        With `all_messages`, raise `DamagedMessage` for a message that was deleted by hand.
+        """
         conversation, content, holders = store.conversation(self._key(thread)), found.content, found.holders
-        rows = {found.record.seq: found.record}
+        rows = {**read, found.record.seq: found.record}
         rows |= _rows(conversation, set(holders.values()) - rows.keys())
         values: dict[str, Any] = {}
         listed: list[Message] = []
@@ -391,7 +414,8 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
                 values[channel] = unpack(self.serde, packed)
                 continue
             seqs = records.seqs_of(row)
-            listed = [*_rows(conversation, set(seqs)).values()]
+            rows |= _rows(conversation, set(seqs) - rows.keys())
+            listed = [rows[seq] for seq in seqs if seq in rows]
             if all_messages and len(listed) < len(seqs):
                 raise _missing(conversation.key, found, channel, "a message")
             values[channel] = originals_of(conversation.key, listed, self.serde)
@@ -576,6 +600,26 @@ def _rows(
     with suppress(*_NO_SESSION):
         if seqs:
             return {each.seq: each for each in conversation.all_messages(seqs=sorted(seqs), payloads=payloads)}
+    return {}
+
+
+def _batches(found: Iterator[tuple[str, Stored]]) -> Iterator[tuple[str, list[Stored]]]:
+    """Yield checkpoints with their thread in batches, the first ones small: many callers take only the first."""
+    size = 1
+    while batch := [*itertools.islice(found, size)]:
+        for thread, group in itertools.groupby(batch, key=lambda each: each[0]):
+            yield thread, [each for _, each in group]
+        size = min(4 * size, _BATCH)
+
+
+def _rows_of(conversation: Conversation, batch: Sequence[Stored]) -> dict[int, Message]:
+    """Read the values and messages of checkpoints with two statements; none if a row is damaged."""
+    rows = {each.record.seq: each.record for each in batch}
+    with suppress(DamagedMessage):
+        rows |= _rows(conversation, {seq for each in batch for seq in each.holders.values()} - rows.keys())
+        listing = {each.holders[CHANNEL] for each in batch if CHANNEL in each.holders}
+        seqs = {seq for holder in listing for seq in records.seqs_of(rows.get(holder))}
+        return rows | _rows(conversation, seqs - rows.keys())
     return {}
 
 

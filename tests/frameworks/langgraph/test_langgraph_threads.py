@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from frameworks.langgraph.graphs import Reversing, asked, built, config, weather_turn, with_delta_channel, with_messages
@@ -127,6 +128,39 @@ def test_turn_of_one_node_sends_few_statements(url: str) -> None:
             sent.clear()
             graph.invoke({"messages": [asked("q", f"q{number}")]}, config())
         assert len(sent) <= most, sent
+
+
+@pytest.mark.anyio
+async def test_list_reads_checkpoints_in_batches(url: str) -> None:
+    sent: list[str] = []
+    with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
+        from frameworks.langgraph.worker import builder
+
+        saver = LangoSaver(store)
+        graph = builder.compile(checkpointer=saver)
+
+        async def count(where: Any, number: int, limit: int | None = None) -> int:
+            sent.clear()
+            listed = list(saver.list(where, limit=limit))
+            statements = len(sent)
+            assert listed == [saver.get_tuple(each.config) for each in listed]
+            assert len(listed) == number
+            sent.clear()
+            assert [each async for each in saver.alist(where, limit=limit)] == listed
+            assert len(sent) == statements
+            return statements
+
+        for number in range(20):
+            graph.invoke({"messages": [asked("q", f"q{number}")]}, config())
+        # Values and messages of 1, 4, 16, 64 … checkpoints are read at once.
+        assert await count(config(), 60) == 6
+        assert await count(config(), 1, limit=1) == 2
+        assert await count(config(), 5, limit=5) == 3
+        assert await count(config(checkpoint_ns=""), 1, limit=1) == 2  # records in pages of 4, 16, 64 …
+        assert await count(config(checkpoint_ns=""), 60) == 9
+        for number in range(3):
+            graph.invoke({"messages": [asked("q", "q")]}, config(f"other {number}"))
+        assert await count(None, 69) == 12
 
 
 @pytest.mark.parametrize("length", [3, 40])
