@@ -134,7 +134,7 @@ class LangoSessionStore(Adapter):
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Return the summaries of the live sessions of a project.
 
-        Summaries are stored. Each call updates them with the entries that were appended since the previous call.
+        Each append updates the stored summary of its session, so a list reads no entries that this class appended.
 
         Args:
             project_key: The project.
@@ -143,7 +143,7 @@ class LangoSessionStore(Adapter):
             The summary of each session, as the SDK's `fold_session_summary` creates it.
         """
         project = self._project(project_key)
-        return await self._run(lambda store: list(transcripts.summaries(store, project, project_key)))
+        return await self._run(lambda store: transcripts.summaries(store, project))
 
     async def delete(self, key: SessionKey) -> None:
         """Delete a transcript, if it exists.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from claude_agent_sdk import fold_session_summary
 
@@ -28,7 +28,7 @@ from lango_store.integrations.claude_agent_sdk.usage import (
     subtract,
 )
 from lango_store.integrations.fields import split_key, turn_metadata
-from lango_store.rows import storable_id, storable_text
+from lango_store.rows import mapping, storable_id, storable_text
 
 if TYPE_CHECKING:
     from claude_agent_sdk import SessionKey, SessionSummaryEntry
@@ -41,6 +41,9 @@ _FOLDED: Final = f"{NAME}.summary"
 
 _AT_ONCE: Final = 1_000
 """The number of sessions that a list reads with each statement."""
+
+_BEHIND: Final = 20
+"""The maximum number of messages that a list reads to complete a stored summary, without storing it again."""
 
 _WEIGHTS: Final = {"customTitle": 3, "aiTitle": 2, "summary": 1}
 """The fields of entries that contain a title of the session. The field with the highest number takes precedence."""
@@ -125,6 +128,8 @@ def append(
             add_missing(tx, key, totals)
         if title is not None and not all(message.replayed for message in stored):
             _set_title(tx, key, *title)
+        if parent is None:
+            _fold(tx, key, entries, stored)
         return Seen(last, None if saved else source)
 
     return store.transact(write)
@@ -208,32 +213,73 @@ def last_part(info: SessionInfo) -> str:
     return split_key(info.key)[-1]
 
 
-def summaries(store: Store, key: str, project_key: str) -> Iterator[SessionSummaryEntry]:
-    """Yield the summary of each live session of a project, updated with the entries appended since the last call."""
-    infos = sessions(store, key)
-    while page := list(islice(infos, _AT_ONCE)):
-        values = store.values_of([info.key for info in page], _FOLDED)
-        for info in page:
-            names: SessionKey = {"project_key": project_key, "session_id": last_part(info)}
-            try:
-                data = _folded(store, info, names, values.get(info.key, {}).get(_FOLDED))
-            except SessionNotFound:  # deleted after it was listed
-                continue
-            yield {"session_id": names["session_id"], "mtime": milliseconds(info), "data": data}
+def summaries(store: Store, key: str) -> list[SessionSummaryEntry]:
+    """Return the summary of each live session of a project.
+
+    Appends keep the stored summaries current. Those of sessions that other programs or earlier releases wrote are
+    completed: with one statement for all that miss few messages, the others one by one, which stores them.
+    """
+    found: list[SessionSummaryEntry] = []
+    rebuilt: dict[str, dict[str, Any]] = {}
+    with store.snapshot() as view:
+        infos = sessions(view, key)
+        while page := list(islice(infos, _AT_ONCE)):
+            values = view.values_of([info.key for info in page], _FOLDED)
+            stored = {info.key: _current(info, values[info.key].get(_FOLDED)) for info in page}
+            missing = {info.key: info.last_seq - stored[info.key]["seq"] for info in page}
+            behind = [key for key, number in missing.items() if 0 < number <= _BEHIND]
+            last = max((missing[key] for key in behind), default=0)
+            ends = view.messages_of(behind, last=last, damaged="return") if behind else {}
+            for info in page:
+                folded = _with_messages(info.key, stored[info.key], ends.get(info.key, ()))
+                if missing[info.key] > _BEHIND:
+                    rest = view.conversation(info.key).all_messages(after=folded["seq"])
+                    rebuilt[info.key] = folded = _with_messages(info.key, folded, rest)
+                found.append({"session_id": last_part(info), "mtime": milliseconds(info), "data": folded["data"]})
+    for name, folded in rebuilt.items():
+        with suppress(SessionNotFound):  # deleted after it was listed
+            store.conversation(name).values.set({_FOLDED: folded})
+    return found
 
 
-def _folded(store: Store, info: SessionInfo, names: SessionKey, stored: Any) -> Entry:
-    # If the session was created again, or messages were removed, the summary is computed from the start.
+def _current(info: SessionInfo, stored: Any) -> dict[str, Any]:
+    """Return a stored summary, or an empty one if the session was created again or messages were removed."""
     life = [info.created_at.isoformat(), info.last_seq - info.message_count - info.record_count]
     is_current = isinstance(stored, dict) and stored.get("life") == life
-    data, folded = (stored["data"], stored["seq"]) if is_current else ({}, 0)
-    if folded >= info.last_seq:
-        return cast("Entry", data)
-    messages = store.conversation(info.key).all_messages(after=folded)
-    if not messages:
-        return cast("Entry", data)
-    entries: Any = _entries(info.key, names["session_id"], messages)
-    before: SessionSummaryEntry = {"session_id": names["session_id"], "mtime": 0, "data": data}
-    summary = fold_session_summary(before, names, entries)["data"]
-    store.conversation(info.key).values.set({_FOLDED: {"life": life, "seq": messages[-1].seq, "data": summary}})
-    return summary
+    return stored if is_current else {"life": life, "seq": 0, "data": {}}
+
+
+def _with_messages(key: str, folded: dict[str, Any], messages: Sequence[Message | DamagedMessage]) -> dict[str, Any]:
+    """Add messages to a summary, without those that it includes."""
+    new: list[Message] = []
+    for message in messages:
+        if message.seq > folded["seq"]:
+            if isinstance(message, DamagedMessage):
+                raise message
+            new.append(message)
+    entries = _entries(key, split_key(key)[-1], new)
+    return _with_entries(key, folded, entries, new[-1].seq) if new else folded
+
+
+def _with_entries(key: str, folded: dict[str, Any], entries: Sequence[Any], seq: int) -> dict[str, Any]:
+    names: SessionKey = {"project_key": "", "session_id": split_key(key)[-1]}
+    before: SessionSummaryEntry = {"session_id": names["session_id"], "mtime": 0, "data": folded["data"]}
+    return folded | {"seq": seq, "data": fold_session_summary(before, names, list(entries))["data"]}
+
+
+def _fold(tx: Store, key: str, entries: Sequence[Any], stored: Sequence[Message]) -> None:
+    """Add a batch of entries, which was stored, to the summary of a session.
+
+    The summary is read each time, because it is deleted when an entry is redacted. One that does not include all
+    earlier messages stays as it is; the next list completes it.
+    """
+    new = [(message.seq, entry) for message, entry in zip(stored, entries, strict=True) if not message.replayed]
+    if not new:
+        return
+    if new[0][0] == 1:
+        folded = _current(tx.conversation(key).info(), None)
+    else:
+        folded = mapping(tx.conversation(key).values.get(prefix=_FOLDED).get(_FOLDED))
+    if folded.get("seq") == new[0][0] - 1:
+        folded = _with_entries(key, folded, [entry for _, entry in new], new[-1][0])
+        tx.conversation(key).values.set({_FOLDED: folded})

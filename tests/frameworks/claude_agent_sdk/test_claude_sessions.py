@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from frameworks.claude_agent_sdk.transcripts import KEY, written
 
-from lango_store import InvalidMessage, LangoStoreError, SessionNotFound, Store
+from lango_store import InvalidMessage, LangoStoreError, Message, SessionNotFound, Store
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 from lango_store.testing import Clock
 
@@ -404,14 +404,63 @@ async def test_overlapping_batches_store_each_entry_once_and_count_each_response
         assert [finding for finding in sessions.store.maintenance.examine() if finding.name != "settings"] == []
 
 
-async def test_list_of_summaries_without_new_entries_sends_two_statements(url: str) -> None:
+@pytest.mark.parametrize(("number", "statements"), [(10, 2), (1_001, 4)])
+async def test_list_of_summaries_after_appends_reads_no_messages(url: str, number: int, statements: int) -> None:
     sent: list[str] = []
     with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
         sessions = LangoSessionStore(store)
-        for number in range(10):
+        with store.transaction() as tx:
+            inner = LangoSessionStore(tx)
+            for name in range(number):
+                key: Any = {"project_key": PROJECT, "session_id": f"{name}"}
+                await inner.append(key, [entry(customTitle=f"title {name}")])
+        await sessions.append(KEY, written())
+        for _ in range(2):
+            await sessions.append(KEY, [entry(customTitle="new")])
+            sent.clear()
+            listed = await sessions.list_session_summaries(PROJECT)
+            assert (len(listed), len(sent)) == (number + 1, statements)
+            assert all(each["data"]["custom_title"] for each in listed)
+
+
+async def test_list_of_summaries_reads_messages_of_other_programs_with_one_statement(url: str) -> None:
+    sent: list[str] = []
+    with Store(url, on_statement=lambda statement, _: sent.append(statement)) as store:
+        sessions = LangoSessionStore(store)
+        for number in range(30):
             key: Any = {"project_key": PROJECT, "session_id": f"{number}"}
-            await sessions.append(key, [entry(customTitle=f"title {number}")])
-        first = await sessions.list_session_summaries(PROJECT)
-        sent.clear()
-        assert await sessions.list_session_summaries(PROJECT) == first
-        assert (len(first), len(sent)) == (10, 2)
+            if number % 2:
+                await sessions.append(key, [entry(customTitle=f"title {number}")])
+            for _ in range(number % 3):
+                store.append_message(f"{PROJECT}:{number}".replace("/", "%2F"), Message.user("Hello"), create=True)
+        for _ in range(2):
+            sent.clear()
+            found = await sessions.list_session_summaries(PROJECT)
+            assert len(sent) == 3
+        for each in found:
+            key = {"project_key": PROJECT, "session_id": each["session_id"]}
+            entries: Any = await sessions.load(key)
+            assert each["data"] == sdk.fold_session_summary(None, key, entries)["data"]
+
+
+async def test_summary_that_misses_many_messages_is_stored_by_the_list(store: Store) -> None:
+    store.create(NAME, messages=[Message.user(f"Hello {number}") for number in range(30)])
+    sessions = LangoSessionStore(store)
+    await sessions.append(KEY, [entry(customTitle="title")])  # an append does not read what it did not write
+    (found,) = await sessions.list_session_summaries(PROJECT)
+    assert (found["data"]["first_prompt"], found["data"]["custom_title"]) == ("Hello 0", "title")
+    value = store.conversation(NAME).values.get()["claude_agent_sdk.summary"]
+    assert (value["seq"], value["data"]) == (31, found["data"])
+    await sessions.append(KEY, [entry(customTitle="other")])
+    assert store.conversation(NAME).values.get()["claude_agent_sdk.summary"]["seq"] == 32
+
+
+async def test_append_after_a_redaction_does_not_restore_the_summary(store: Store, sessions: LangoSessionStore) -> None:
+    await sessions.append(KEY, written("my secret"))
+    conversation = store.conversation(NAME)
+    conversation.edits.redact(1)
+    conversation.values.delete(["claude_agent_sdk.summary"])
+    await sessions.append(KEY, [entry(customTitle="title")])
+    (found,) = await sessions.list_session_summaries(PROJECT)
+    assert "secret" not in str(found)
+    assert "secret" not in str(conversation.values.get())
