@@ -4,6 +4,7 @@ from lango_store._engine.engine import create_engine, read_only_engine
 from lango_store._operations.session.lists import Filters, WorkFilters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.values import Values
+from lango_store._rooms.erasure.values import ErasureReceipt
 from lango_store._rooms.examination.values import Finding
 from lango_store._rooms.expiry.values import ExpiryReport
 from lango_store._rooms.search.hits import SearchFilters
@@ -102,7 +103,17 @@ __all__ += [
 ]
 __all__ += ["StoreCalls", "StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
 __all__ += ["UNSET", "Appended", "BegunCall", "Change", "Changed", "Compaction", "Diff", "Draft", "Effect", "Ended"]
-__all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "OwedTurn", "Page"]
+__all__ += [
+    "ErasureReceipt",
+    "Event",
+    "ExpiryReport",
+    "Finding",
+    "Message",
+    "MessageRole",
+    "OpenTurn",
+    "OwedTurn",
+    "Page",
+]
 __all__ += ["Payload", "Piece"]
 __all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo", "Stats"]
 __all__ += ["Suspension", "ToolCall", "Turn", "TurnBegan", "TurnEnded", "Undone", "Unset", "UsageRow"]

@@ -4,6 +4,8 @@ from typing import ClassVar, Final
 
 from lango_store._parts.groups import SessionPart, StoreFacade, StorePart
 from lango_store._rooms.distribution import checks as distribution
+from lango_store._rooms.erasure import aio as erasure_aio
+from lango_store._rooms.erasure import groups as erasure
 from lango_store._rooms.examination import aio as examination_aio
 from lango_store._rooms.examination import groups as examination
 from lango_store._rooms.expiry import aio as expiry_aio
@@ -40,6 +42,7 @@ ROOMS: Final = {
     "usage": (),
     "expiry": (),
     "versions": ("expiry",),
+    "erasure": ("expiry", "turns_in_progress", "versions"),
     "forks": ("versions",),
     "stats": ("usage",),
     "examination": ("stats",),
@@ -54,6 +57,7 @@ ROOMS: Final = {
 
 class RoomsOfStore(
     expiry.InStore,
+    erasure.InStore,
     stats.InStore,
     tool_calls.InStore,
     usage.InStore,
@@ -87,6 +91,7 @@ class RoomsOfConversation(
 
 class AsyncRoomsOfStore(
     expiry_aio.InStore,
+    erasure_aio.InStore,
     stats_aio.InStore,
     tool_calls_aio.InStore,
     usage_aio.InStore,

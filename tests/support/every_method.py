@@ -151,6 +151,14 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
                 lambda: store.delete_where(key_prefix="k"),
                 lambda: store.delete_where(key_prefix="k", descendants=True),
             ],
+            "erase": [
+                lambda: store.erase(
+                    "ann", archives=[cold], scopes=["user:ann"], authors=True, keys=["k"], dry_run=True
+                ),
+                lambda: store.erase(
+                    "ann", archives=[cold], scopes=["user:ann"], authors=True, keys=["k"], digests=True
+                ),
+            ],
             "restore": [lambda: store.restore("old", cold, descendants=True)],
             "in_turn": [lambda: store.in_turn(k.turn())],
             "owed": [store.owed, lambda: store.owed(key_prefix="k", cursor=OWED_CURSOR)],

@@ -128,19 +128,20 @@ def _free_key(connection: sa.Connection, key: str, incarnation: int, created_at:
         return
     older = _INCARNATIONS.where(of_session(SESSION, key) | (SESSION.c.created_at < created_at))
     family = {row.key: row.incarnation for row in levels.families(connection, older, [key])}
-    new_key = _earlier_key(key, existing.incarnation)
+    new_key = earlier_key(key, existing.incarnation)
     for old, own in family.items():
         new = new_key + old.removeprefix(key)
-        _keep(connection, connection, old, own, new if len(new) <= MAX_KEY_LENGTH else _earlier_key(old, own))
+        _keep(connection, connection, old, own, new if len(new) <= MAX_KEY_LENGTH else earlier_key(old, own))
         connection.execute(sa.delete(SESSION).where(of_session(SESSION, old)))
 
 
 def is_copy(key: str, incarnation: int) -> sa.ColumnElement[bool]:
     """Match the archived copy of a session."""
-    return of_sessions(SESSION, [key, _earlier_key(key, incarnation)]) & (SESSION.c.incarnation == incarnation)
+    return of_sessions(SESSION, [key, earlier_key(key, incarnation)]) & (SESSION.c.incarnation == incarnation)
 
 
-def _earlier_key(key: str, incarnation: int) -> str:
+def earlier_key(key: str, incarnation: int) -> str:
+    """Return the key that an archive gives to an earlier session with this key."""
     suffix = f"~{incarnation}"
     return key[: MAX_KEY_LENGTH - len(suffix)] + suffix
 

@@ -22,16 +22,23 @@ from lango_store.tables import expired_at
 MAX_BATCH: Final = 10_000
 _ROWS: Final = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count + 1
 
-ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[None]]
-"""Copies the sessions of a batch to an archive. Leaving its block commits the copy; an error in the block undoes it."""
+ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[Any]]
+"""Copies the sessions of a batch to an archive. Leaving its block commits the copy; an error in the block undoes it.
+
+Another room can pass a function with another purpose. The value of its block is noted in the `PurgedBatch`.
+"""
 
 
 class PurgedBatch(NamedTuple):
-    """The numbers of sessions and messages that were deleted, and of sessions count towards the limit of the purge."""
+    """The numbers of sessions and messages that were deleted, and of sessions count towards the limit of the purge.
+
+    `notes` has the values of the blocks of `ArchiveBatch`.
+    """
 
     sessions: int
     messages: int
     counted: int
+    notes: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,11 +119,11 @@ def purge(
         counted = levels.first_families(keys, None)[1]
         keys = _locked_families(connection, keys, batch.which)
     counts: list[int] = []
-    with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext():
+    with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext() as note:
         for part in chunks(keys, MAX_BATCH):
             deleted = sa.delete(SESSION).where(of_sessions(SESSION, part))
             counts += connection.execute(deleted.returning(SESSION.c.message_count)).scalars()
-    return PurgedBatch(len(counts), sum(counts), counted)
+    return PurgedBatch(len(counts), sum(counts), counted, () if note is None else (note,))
 
 
 def keys(connection: sa.Connection, _: Moment, batch: PurgeBatch) -> list[str]:

@@ -1,12 +1,13 @@
 """Purge the sessions of a policy batch by batch, each in its own transaction."""
 
+import operator
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
@@ -31,8 +32,14 @@ def purge(
     archive: str | Path | None = None,
     on_batch: Callable[[ExpiryReport], None] | None = None,
     dry_run: bool = False,
+    in_batch: ArchiveBatch | None = None,
+    on_note: Callable[[Any], None] | None = None,
 ) -> ExpiryReport:
-    """Purge the sessions of a policy in batches, and return a report; with `dry_run`, only report."""
+    """Purge the sessions of a policy in batches, and return a report; with `dry_run`, only report.
+
+    Without an archive, another room can pass `in_batch`. `on_note` is called with the value of each of its blocks when
+    the batch is committed.
+    """
     if type(batch_size) is not int or not 1 <= batch_size <= batches.MAX_BATCH:
         raise ValueError(f"batch_size={quoted(batch_size)} is not between 1 and {batches.MAX_BATCH}")
     messages.check_count("limit", limit)
@@ -48,7 +55,7 @@ def purge(
         report.sessions, report.messages, report.oldest = preview
         reasons = []
     with ExitStack() as stack:
-        archive_batch = None
+        archive_batch = in_batch
         if archive is not None and not dry_run:
             cold = stack.enter_context(archiving.opened(context, archive, create=True))
             archive_batch = partial(archiving.keep, cold)
@@ -59,6 +66,9 @@ def purge(
             with pace.batch():
                 batch = PurgeBatch(reasons[0], policy.which, [], max_sessions, pace.rows)
                 purged = _purge_batch(context, policy, batch, archive_batch, report.held)
+            if on_note is not None:
+                for note in purged.notes:
+                    on_note(note)
             if not purged.sessions and len(report.held) == held:
                 reasons.pop(0)
                 continue
@@ -94,5 +104,5 @@ def _purge_batch(
         except SessionHeld as error:
             held[key] = error.constraint
         else:
-            total = PurgedBatch(*map(sum, zip(total, purged, strict=True)))
+            total = PurgedBatch(*map(operator.add, total, purged))
     return total

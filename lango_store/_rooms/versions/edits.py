@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
+    BEFORE_ANY_EXPIRY,
     IS_RECORD,
     MESSAGE,
     SESSION,
@@ -152,23 +153,31 @@ def decoded(connection: sa.Connection, key: str, rows: Iterable[Mapping[str, Any
     return payloads.decode_rows(connection, key, [[row[name] for name in MESSAGE_FIELDS] for row in rows])
 
 
-def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
+def redact(
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    seq_or_id: SeqOrId,
+    reason: str | None,
+    *,
+    expired: bool = False,
+) -> Message:
     """Remove all fields of a message that do not identify it, such as `content`; store the reason in `extra`.
 
     The content becomes the text `(redacted)`; that of a record becomes None.
 
-    The session must be live. Copies of earlier versions of the message are redacted too. If the message was removed
-    from the log, only its copies are redacted. Rows of other tables that belong to it lose what they say.
+    The session must be live, unless `expired` is True. Copies of earlier versions of the message are redacted too. If
+    the message was removed from the log, only its copies are redacted. Rows of other tables that belong to it lose what
+    they say.
     """
     encode_text(reason, "reason")
-    edit = _Edit(connection, now, key)
+    edit = _Edit(connection, now, key, expired=expired)
     try:
         edit.choose(seq_or_id)
     except MessageNotFound:
         edit.choose(seq_or_id, REMOVED_MESSAGE)
-    new = encode_redacted(reason, edit.row["role"])
-    copies = {"key": key, "seq": edit.row["seq"], "chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
-    _redact_copies.run_many(connection, [new | copies])
+    chosen_id = seq_or_id if isinstance(seq_or_id, str) else None
+    new = redact_copies(connection, key, edit.row["seq"], reason, edit.row["role"], chosen_id)
     for statement in _redact_rows:
         statement.run_many(connection, [{"key": key, "seq": edit.row["seq"]}])
     if edit.row["tokens"] is not None:
@@ -181,6 +190,15 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
         sessions.lock_any(connection, key)
         payloads.release(connection, key)
     return edit.message()
+
+
+def redact_copies(
+    connection: sa.Connection, key: str, seq: int, reason: str | None, role: str, chosen_id: str | None = None
+) -> dict[str, Any]:
+    """Redact the removed versions of a message, and return the new values of the redacted columns."""
+    new = encode_redacted(reason, role)
+    _redact_copies.run_many(connection, [new | {"key": key, "seq": seq, "chosen_id": chosen_id}])
+    return new
 
 
 _redact_rows: Final = [
@@ -289,11 +307,19 @@ def remove_compaction(change: LogChange, turn_no: int) -> None:
 
 
 class _Edit:
-    """An edit of one message; locks the session, which must be live."""
+    """An edit of one message; locks the session, which must be live unless `expired` is True."""
 
-    def __init__(self, connection: sa.Connection, now: datetime, key: str, expected: Expected = ANYTHING) -> None:
+    def __init__(
+        self,
+        connection: sa.Connection,
+        now: datetime,
+        key: str,
+        expected: Expected = ANYTHING,
+        *,
+        expired: bool = False,
+    ) -> None:
         self._connection, self._now, self._key = connection, now, key
-        session = sessions.lock(connection, now, key)
+        session = sessions.lock(connection, BEFORE_ANY_EXPIRY if expired else now, key)
         expected.check(key, session)
         self._seq = session.last_seq + 1
         self.row: dict[str, Any] = {}
