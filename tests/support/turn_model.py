@@ -207,20 +207,27 @@ class ModelSessionWithTurns(ModelSession):
         if self.holder is not None:
             self.release()
 
-    def stop(self, now: datetime, ids: Sequence[str | None]) -> Turn | None:
-        """Save the open or failed turn; its last draft becomes an answer, whose id is the first of `ids`."""
-        if self.open_turn is None:
+    def stop(self, now: datetime, ids: Sequence[str | None], new_turn: str | None) -> Turn | None:
+        """Save the open or failed turn, or with `new_turn` the owed one; its last draft becomes an answer.
+
+        `ids` has the ids of the turn's messages.
+        """
+        has_begun, token = self.open_turn is not None, None if self.holder is None else self.holder.draft_id
+        if not has_begun and (new_turn is None or not self.is_owed(now)):
             return None
-        token = None if self.holder is None else self.holder.draft_id
-        attempt = ModelAttempt(self.open_turn, "", timedelta(0))
+        attempt = ModelAttempt(self.open_turn or str(new_turn), "", timedelta(0))
+        if not has_begun:
+            self.begin(now, attempt)
+            self.take_inbox(now, attempt, [m.id or id for m, id in zip(self.inbox, ids, strict=False)])
         self.holder, self.failed_turn, self.due_at = attempt, None, None
         if self.stored_turn(attempt.turn_id) is None:
             attempt.messages = [m for m in self.log if self.is_of(attempt.turn_id, m) and m.turn_no is None]
             own = [(id, draft) for id, draft in self.drafts.items() if draft.turn_id == attempt.turn_id]
             answers = [m for m in attempt.messages if m.role.canonical is MessageRole.ASSISTANT]
-            if own and (own[-1][0] == token or all((m.created_at or now) <= own[-1][1].updated_at for m in answers)):
-                answer = Message.assistant(own[-1][1].text, extra={"interrupted": True})
-                self.append_in_turn(now, attempt, [answer], ids)
+            last = own[-1] if own else None
+            if last and (last[0] == token or all((m.created_at or now) <= last[1].updated_at for m in answers)):
+                answer = Message.assistant(last[1].text, extra={"interrupted": True})
+                self.append_in_turn(now, attempt, [answer], ids[-1:])
         turn = self.save(now, attempt, {})
         if not turn.replayed:
             self.turns[-1].metadata = {"stopped": {"by": "ann", "reason": None}}

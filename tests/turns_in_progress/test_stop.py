@@ -1,5 +1,6 @@
 """`turns.stop`: the turn in progress is saved as interrupted, and no attempt of it follows."""
 
+import asyncio
 import logging
 import threading
 from datetime import timedelta
@@ -8,6 +9,9 @@ from typing import Any
 import pytest
 
 from lango_store import (
+    AsyncConversation,
+    AsyncRunningTurn,
+    AsyncStore,
     Conversation,
     InvalidValue,
     LeaseLost,
@@ -17,6 +21,7 @@ from lango_store import (
     Store,
     ToolCall,
 )
+from lango_store._rooms.turns_in_progress import leases
 from lango_store.testing import Clock
 
 HOUR = timedelta(hours=1)
@@ -231,3 +236,98 @@ def test_message_that_waits_for_a_turn_that_was_given_up_is_due_after_the_stop(s
     assert [(each.reason, each.given_up) for each in store.owed().items] == [("inbox", False)]
     assert store.work(lambda own, turn: turn.append(Message.assistant("answer")), once=True) == 1
     assert contents(conversation) == ["first", "Once", "second", "answer"]
+
+
+def test_stop_of_what_is_owed_answers_nothing_of_the_inbox(store: Store) -> None:
+    conversation = store.open("k")
+    assert conversation.turns.stop(owed=True) is None
+    for text in ("first", "second"):
+        conversation.inbox.put(Message.user(text))
+    stopped = conversation.turns.stop(by="ann", reason="too long", owed=True)
+    assert stopped is not None
+    assert ([each.content for each in stopped.messages], stopped.metadata) == (["first", "second"], BY_ANN)
+    assert (conversation.inbox.list(), store.owed().items, store.work(fail, once=True)) == ([], [], 0)
+    assert conversation.turns.stop(owed=True) is None
+
+
+def test_stop_of_what_is_owed_leaves_the_inbox_if_a_turn_has_begun(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.turn("t").begin()
+    conversation.inbox.put(Message.user("later"))
+    stopped = conversation.turns.stop(owed=True)
+    assert stopped is not None
+    assert (stopped.id, stopped.messages) == ("t", [])
+    assert [each.reason for each in store.owed().items] == ["inbox"]
+
+
+def test_stop_of_what_is_owed_ends_the_wait_of_an_answer(store: Store) -> None:
+    conversation = store.open("k")
+    suspension = conversation.suspensions.create()
+    conversation.suspensions.answer(suspension.id, True)
+    assert [each.reason for each in store.owed().items] == ["answer"]
+    assert conversation.turns.stop(owed=True) is not None
+    assert store.owed().items == []
+
+
+def test_turn_outside_of_work_learns_of_a_stop_of_another_process_at_its_next_write(store: Store) -> None:
+    conversation = store.open("k")
+    turn = conversation.turn("t").begin()
+    leases.OF_PROCESS.pop(turn.lease.token)  # as in another process
+    conversation.turns.stop()
+    assert not turn.stopped.is_set()
+    with pytest.raises(LeaseLost):
+        store.in_turn(turn).conversation("k").append_message(Message.user("late"))
+    assert turn.stopped.is_set()
+
+
+def test_stop_in_a_transaction_that_is_rolled_back_stops_nothing(store: Store) -> None:
+    conversation = store.open("k")
+    turn = conversation.turn("t").begin()
+
+    def stop_and_fail(inner: Store) -> None:
+        assert inner.conversation("k").turns.stop() is not None
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.transact(stop_and_fail)
+    assert not turn.stopped.is_set()
+    assert turn.save().metadata == {}
+
+
+def test_async_turn_learns_of_a_stop_of_the_same_process_at_once(url: str) -> None:
+    async def main() -> None:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("k")
+            turn = conversation.turn("t")
+            await turn.__aenter__()
+            assert not turn.stopped.is_set()
+            stopped = await conversation.turns.stop(by="ann", reason="too long")
+            await asyncio.wait_for(turn.stopped.wait(), 60)
+            with pytest.raises(LeaseLost):
+                await turn.__aexit__(None, None, None)
+            assert stopped is not None
+            assert stopped.metadata == BY_ANN
+
+    asyncio.run(main())
+
+
+def test_async_handler_of_a_stopped_turn_is_cancelled_at_once(url: str) -> None:
+    seen: list[bool] = []
+
+    async def main() -> None:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("k")
+            await conversation.inbox.put(Message.user("question"))
+
+            async def handle(own: AsyncConversation, turn: AsyncRunningTurn) -> None:
+                try:
+                    await conversation.turns.stop()
+                    await asyncio.Event().wait()  # a model that never answers
+                finally:
+                    seen.append(turn.stopped.is_set())
+
+            assert await store.work(handle, once=True, lease=timedelta(days=1)) == 0
+            assert (await store.owed()).items == []
+
+    asyncio.run(main())
+    assert seen == [True]

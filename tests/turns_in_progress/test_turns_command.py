@@ -115,6 +115,18 @@ def test_release_command_for_an_unknown_session_exits_1(url: str) -> None:
     assert (done.returncode, "no session 'k'" in done.stderr) == (1, True)
 
 
+def test_stop_command_saves_the_turn_as_interrupted(store: Store, url: str) -> None:
+    begin(store, "k", "t1")
+    refused = run("turns", "stop", "k", "--url", url)
+    assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
+    done = run("turns", "stop", "k", "--by", "ann", "--reason", "too long", "--yes", "--url", url)
+    assert (done.returncode, done.stdout) == (0, "stopped turn 't1'\n")
+    (turn,) = store.conversation("k").turns.list()
+    assert turn.metadata == {"stopped": {"by": "ann", "reason": "too long"}}
+    again = run("turns", "stop", "k", "--yes", "--url", url)
+    assert (again.returncode, again.stdout) == (0, "no turn is open\n")
+
+
 def test_show_describes_the_open_turn_the_drafts_and_the_inbox(url: str) -> None:
     with Store(url) as store:
         for turn_id in ("t1", "t2\n"):

@@ -252,12 +252,13 @@ class Machine(ProcessesBesideModel):
         assert (None if released is None else released.id) == (None if before is None else before.id)
         self.session.release_turn()
 
-    @rule()
-    def stop(self) -> None:
+    @rule(owed=st.booleans())
+    def stop(self, owed: bool) -> None:
         def model(got: Turn | None) -> Turn | None:
-            return self.session.stop(self.clock.time, [got.messages[-1].id] if got and got.messages else [])
+            generated = [each.id for each in got.messages] if got else []
+            return self.session.stop(self.clock.time, generated, None if got is None or not owed else str(got.id))
 
-        self.compare(lambda: self.conversation.turns.stop(by="ann"), model)
+        self.compare(lambda: self.conversation.turns.stop(by="ann", owed=owed), model)
         self.session.given_up = self.session.given_up and self.session.others_given_up
 
     @rule(how=st.sampled_from(["backup", "archive", "", ""]))

@@ -42,7 +42,7 @@ class InTurns(SessionPart):
         """
         return self._context.transact(leases.release_any, self.key)
 
-    def stop(self, *, by: str | None = None, reason: str | None = None) -> Turn | None:
+    def stop(self, *, by: str | None = None, reason: str | None = None, owed: bool = False) -> Turn | None:
         """End the turn in progress as interrupted, for example because the user pressed stop.
 
         The turn is saved: its messages, and the streamed text as an answer whose `extra` has `"interrupted": true`. No
@@ -56,15 +56,17 @@ class InTurns(SessionPart):
         Args:
             by: Who stops the turn, such as the id of a user.
             reason: Why.
+            owed: If no turn has begun, but the session is owed one, stop this turn too: the messages of the inbox move
+                to the log, and no worker answers them. Defaults to False.
 
         Returns:
-            The stored turn with its messages; None if no turn has begun that is not saved.
+            The stored turn with its messages; None if there is nothing to stop.
 
         Raises:
             InvalidValue: `by` or `reason` cannot be stored; nothing was written.
         """
         metadata, context = stopping.encode_metadata(by, reason), self._context
-        arguments = self.key, metadata, context.counted, context.payload_threshold
+        arguments = self.key, metadata, context.counted, context.payload_threshold, context.new_id() if owed else None
         turn, token = context.transact_once(stopping.stop, *arguments, keeps_removed=context.recorder is not None)
         if not context.in_callers_transaction:  # otherwise the turn notices it after the commit
             leases.note_lost(token)

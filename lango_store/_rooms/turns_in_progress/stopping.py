@@ -39,26 +39,32 @@ def stop(
     metadata: str | None,
     counted: Callable[[Message], Message],
     threshold: Threshold | None,
+    new_turn: str | None,
     *,
     keeps_removed: bool,
 ) -> tuple[Turn | None, int | None]:
     """Save the turn of a live session that is open, or that is to be tried again; its draft becomes an answer.
+
+    If there is none, and the session is owed a turn, save this turn with the id `new_turn`, unless this is None.
 
     Returns:
         The turn, and the token of the lease that was taken away; None for what does not exist.
     """
     sessions.lock(connection, now, key)
     ((turn_id, token, waiting, is_owed),) = _state.run(connection, {"key": key})
-    if turn_id is None or (token is None and not is_owed):
+    has_begun = turn_id is not None and (token is not None or is_owed)
+    id = turn_id if has_begun else new_turn
+    lease = Lease(leases.new_token(), leases.SHORTEST_LEASE.total_seconds(), str(encode_id(id)))
+    if has_begun:
+        leases.seize(connection, now, key, lease)
+    elif new_turn is None or not leases.claim(connection, now, key, new_turn, lease, counts=False):
         return None, None
-    lease = Lease(leases.new_token(), leases.SHORTEST_LEASE.total_seconds(), str(encode_id(turn_id)))
-    leases.seize(connection, now, key, lease)
     if stored := running.find(connection, key, lease.turn_id):
         leases.settle(connection, now, key, lease.token)
         drafts.delete_of_turn(connection, key, lease.turn_id)
         return running.replayed(connection, now, key, stored), token
     ids = running.new_ids(lease.turn_id, lease.token)
-    if (waiting or 0) & (owed.TO_TAKE | owed.TAKEN) == owed.TO_TAKE:
+    if not has_begun or (waiting or 0) & (owed.TO_TAKE | owed.TAKEN) == owed.TO_TAKE:
         inbox.take(connection, now, key, lease.turn_id, lease, ids, threshold)
     members = running.appended_before(connection, key, lease.turn_id)
     if text := _streamed(connection, now, key, lease.turn_id, token, members):

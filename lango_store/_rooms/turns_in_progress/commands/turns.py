@@ -1,6 +1,6 @@
-"""`lango-store turns`: list the turns in progress, release their leases, and retry turns that were given up."""
+"""`lango-store turns`: list, stop and release turns in progress, and retry turns that were given up."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
@@ -17,6 +17,7 @@ from lango_store.cli.options import (
     confirm,
     example,
     open_store,
+    option,
     runs_command,
 )
 from lango_store.cli.output import Columns, all_pages, print_items, printable, say
@@ -43,7 +44,7 @@ def turns(
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the open turns of live sessions, and release their leases.
+    """List the open turns of live sessions, stop them or release them.
 
     The lease of a turn ends if the turn writes nothing for some time, by
     default 2 minutes, for example because its process died. Then another
@@ -92,3 +93,23 @@ def release(key: Key, url: UrlOption = None, yes: YesOption = False) -> None:
             confirm(f"releasing {lease} of session {quoted(key)} on {store.engine.url}", yes=yes)
             turn = conversation.turns.release()
     print(_NO_TURN if turn is None else printable(f"released the lease of turn {quoted(turn.id)}"))
+
+
+@app.command(epilog=example("turns stop telegram:42 --by ann --url sqlite:///agent.db"))
+def stop(
+    key: Key,
+    by: Annotated[str | None, option("TEXT", "Who stops the turn, such as a user id.")] = None,
+    reason: Annotated[str | None, option("TEXT", "Why.")] = None,
+    url: UrlOption = None,
+    yes: YesOption = False,
+) -> None:
+    """End a session's turn as interrupted, with what it has streamed.
+
+    The turn is saved, and no worker tries it again, even if it has failed
+    or was given up. If its process still runs, its next write in the turn
+    fails with `LeaseLost`. Messages that wait in the inbox stay owed.
+    """
+    with open_store(url) as store:
+        confirm(f"stopping the turn of session {quoted(key)} on {store.engine.url}", yes=yes)
+        turn = store.conversation(key).turns.stop(by=by, reason=reason)
+    print(_NO_TURN if turn is None else printable(f"stopped turn {quoted(turn.id)}"))
