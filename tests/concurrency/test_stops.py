@@ -103,10 +103,10 @@ def test_no_stop_is_lost_while_workers_claim_stream_save_and_are_killed(url: str
             workers[number].communicate()
             workers[number] = worker(url, number)
     until(lambda: not (store.owed().items or store.turns.list_in_progress().items), 120)
-    for each in workers:
-        each.send_signal(signal.SIGTERM)
-        assert each.communicate()[1] == ""
-        assert each.returncode in (0, -signal.SIGTERM)  # it may just have been started
+    for program in workers:
+        program.send_signal(signal.SIGTERM)
+        assert program.communicate()[1] == ""
+        assert program.returncode in (0, -signal.SIGTERM)  # it may just have been started
     for key, texts in sent.items():
         conversation = store.conversation(key)
         log, turns = conversation.all_messages(), conversation.turns.list()
