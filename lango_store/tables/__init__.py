@@ -37,7 +37,7 @@ from lango_store._rooms.versions.tables import RemovedMessageRow, RemovedTurnRow
 
 # isort: on
 
-SCHEMA_REVISION: Final = "0111"
+SCHEMA_REVISION: Final = "0112"
 """The migration revision that this release needs."""
 
 _PARTS = [OF_SESSION, turns_in_progress.OF_SESSION]

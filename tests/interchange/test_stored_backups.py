@@ -67,6 +67,8 @@ def test_backup_of_any_migration_revision_can_be_imported(target: Store, revisio
         answered, open_one = sorted(calls.suspensions.list(), key=lambda each: each.answered_at is None)
         assert (answered.calls, answered.state, answered.reason) == ([(1, 1)], CONTENTS, "Pay 40 €?")
         assert (answered.answer, answered.due_at) == (CONTENTS, BEGAN + timedelta(hours=1))
+        decided = ("bob", "It is cheap.") if revision >= "0112" else (None, None)
+        assert (answered.answered_by, answered.answered_why) == decided
         assert (open_one.calls, open_one.state, open_one.answer, open_one.due_at) == ([], {"run": 7}, None, None)
     if revision >= "0105":
         _payloads_are_back(target)

@@ -206,16 +206,18 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
         seq = self.at(place).seq
         for id, each in self.suspensions.items():
             if any(seq == asking for asking, _ in each.calls):
-                self.suspensions[id] = each.model_copy(update={"state": None, "reason": None, "answer": None})
+                removed = dict.fromkeys(("state", "reason", "answer", "answered_why"))
+                self.suspensions[id] = each.model_copy(update=removed)
         return super().redact_message(place, reason)
 
-    def resume(self, now: datetime, id: str, answer: Any) -> Suspension:
+    def resume(self, now: datetime, id: str, answer: Any, by: str | None, why: str | None) -> Suspension:
         if id not in self.suspensions:
             raise SuspensionNotFound
         found = self.suspensions[id]
         if found.answered_at is not None:
-            raise AlreadyAnswered(self.key, id, found.answer, found.answered_at)
+            raise AlreadyAnswered(self.key, id, found.answer, found.answered_at, found.answered_by)
         if found.due_at is not None and found.due_at <= now:
             raise SuspensionExpired(self.key, found.due_at)
-        self.suspensions[id] = found.model_copy(update={"answer": answer, "answered_at": now})
+        decided = {"answer": answer, "answered_at": now, "answered_by": by, "answered_why": why}
+        self.suspensions[id] = found.model_copy(update=decided)
         return self.suspensions[id]

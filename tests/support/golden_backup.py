@@ -53,6 +53,8 @@ def fill(store: Store) -> None:
     calls.suspensions.answer(
         calls.suspensions.create([(asking.seq, 1)], state=CONTENTS, reason="Pay 40 €?", ttl=timedelta(hours=1)).id,
         CONTENTS,
+        by="bob",
+        why="It is cheap.",
     )
     calls.suspensions.create(state={"run": 7})
     taken = store.open("taken")

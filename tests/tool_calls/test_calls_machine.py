@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 LIMIT = timedelta(seconds=10)
 
+names = st.sampled_from([None, "ann", "bob é"])
 REMOVALS = [*["delete"] * 6, *["truncate"] * 2, "redact", "clear", "pop", "discard", "delete and create"]
 
 latest = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5])
@@ -273,17 +274,24 @@ class Machine(ProcessesBesideModel):
         self.suspended += [] if new is None else [new]
 
     @precondition(lambda self: self.suspended)
-    @rule(seconds=pauses, depth=latest, answer=st.sampled_from([True, {"ok": False}, None]), by_id=st.booleans())
-    def resume(self, seconds: float, depth: int, answer: Any, by_id: bool) -> None:
+    @rule(
+        seconds=pauses,
+        depth=latest,
+        answer=st.sampled_from([True, {"ok": False}, None]),
+        by_id=st.booleans(),
+        by=names,
+        why=names,
+    )
+    def resume(self, seconds: float, depth: int, answer: Any, by_id: bool, by: str | None, why: str | None) -> None:
         self.clock.move(seconds=seconds)
         given = self.suspended[-1 - depth % len(self.suspended)]
 
         def call() -> Suspension:
             if by_id:
-                return self.conversation.suspensions.answer(given.id, answer)
-            return self.store.suspensions.answer(str(given.token), answer)
+                return self.conversation.suspensions.answer(given.id, answer, by=by, why=why)
+            return self.store.suspensions.answer(str(given.token), answer, by=by, why=why)
 
-        self.compare(call, lambda _: self.session.resume(self.clock.time, given.id, answer), outside_log=True)
+        self.compare(call, lambda _: self.session.resume(self.clock.time, given.id, answer, by, why), outside_log=True)
 
     # Removals
 

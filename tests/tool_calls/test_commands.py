@@ -146,14 +146,17 @@ def test_resume_command_refuses_a_second_answer_and_keeps_the_first(
     file = tmp_path / "answer.json"
     file.write_text(json.dumps({"approved": True}))
     words = ("suspensions", "answer", str(suspended.token), "--json", str(file), "--url", url)
-    done = run(*words)
+    done = run(*words, "--by", "ann", "--why", "It is cheap.")
     assert (done.returncode, done.stdout, done.stderr) == (0, "answered a suspension of session 'tab\\tkey'\n", "")
     again = run(*words)
     assert (again.returncode, again.stdout) == (1, "")
     assert "was answered at" in again.stderr
-    with Store(url) as store, pytest.raises(AlreadyAnswered) as raised:
-        store.suspensions.answer(str(suspended.token), "late")
+    with Store(url) as store:
+        with pytest.raises(AlreadyAnswered) as raised:
+            store.suspensions.answer(str(suspended.token), "late")
+        (stored,) = store.conversation(suspended.key).suspensions.list()
     assert raised.value.answer == {"approved": True}
+    assert (stored.answered_by, stored.answered_why) == ("ann", "It is cheap.")
 
 
 def test_resume_command_with_an_unknown_token_exits_1(url: str, tmp_path: Path) -> None:

@@ -332,3 +332,37 @@ def test_answer_to_a_suspension_is_rolled_back_with_the_callers_transaction(stor
     with pytest.raises(ZeroDivisionError):
         store.transact(answer)
     assert store.suspensions.answer(token, "yes").answer == "yes"
+
+
+def test_answer_stores_who_has_decided_and_why(store: Store) -> None:
+    conversation = store.open("k")
+    by_token, by_id, unknown = (conversation.suspensions.create() for _ in range(3))
+    store.suspensions.answer(token_of(by_token), True, by="ann", why="It is cheap. é")
+    conversation.suspensions.answer(by_id.id, False, by="bob")
+    conversation.suspensions.answer(unknown.id, True)
+    decided = {each.id: (each.answered_by, each.answered_why) for each in conversation.suspensions.list()}
+    assert decided == {by_token.id: ("ann", "It is cheap. é"), by_id.id: ("bob", None), unknown.id: (None, None)}
+    with pytest.raises(AlreadyAnswered, match="by 'bob'") as raised:
+        conversation.suspensions.answer(by_id.id, True, by="ann", why="late")
+    assert raised.value.answered_by == "bob"
+
+
+def test_answer_refuses_a_decider_or_a_reason_that_cannot_be_stored(store: Store) -> None:
+    conversation = store.open("k")
+    asked = conversation.suspensions.create()
+    refused: list[dict[str, Any]] = [{"by": "a\0"}, {"by": 1}, {"why": "\ud800"}]
+    for values in refused:
+        with pytest.raises(InvalidValue):
+            store.suspensions.answer(token_of(asked), True, **values)
+    assert conversation.suspensions.list()[0].answered_at is None
+
+
+def test_redaction_of_a_call_removes_why_it_was_decided_and_keeps_who(store: Store) -> None:
+    conversation = store.open("k")
+    seq = asks(conversation)
+    asked = conversation.suspensions.create([(seq, 0)], reason="Pay?")
+    conversation.suspensions.answer(asked.id, {"card": "4111"}, by="ann", why="The card 4111 is hers.")
+    conversation.edits.redact(seq)
+    (redacted,) = conversation.suspensions.list()
+    assert (redacted.answer, redacted.answered_why, redacted.answered_by) == (None, None, "ann")
+    assert redacted.answered_at is not None

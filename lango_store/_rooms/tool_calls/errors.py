@@ -102,12 +102,15 @@ class AlreadyAnswered(LangoStoreError):
         id: The id of the suspension.
         answer: The stored answer, any JSON.
         answered_at: The time of that answer.
+        answered_by: Who has answered, or None.
     """
 
-    def __init__(self, key: str, id: str, answer: Any, answered_at: datetime) -> None:
-        self._fact = f"the suspension of session {quoted(key)} was answered at {answered_at}"
+    def __init__(self, key: str, id: str, answer: Any, answered_at: datetime, answered_by: str | None = None) -> None:
+        by = "" if answered_by is None else f" by {quoted(answered_by)}"
+        self._fact = f"the suspension of session {quoted(key)} was answered at {answered_at}{by}"
         super().__init__(f"{self._fact}: the attribute `answer` is the stored answer")
         self.key = key
         self.id = id
         self.answer = answer
         self.answered_at = answered_at
+        self.answered_by = answered_by

@@ -13,7 +13,7 @@ from lango_store._rooms.tool_calls.calls import Place
 from lango_store._rooms.tool_calls.effects import Effect
 from lango_store._rooms.tool_calls.values import BegunCall, Suspension
 from lango_store._rooms.turns_in_progress.leases import SHORTEST_LEASE
-from lango_store._rows.encoding import encode_id, encode_json
+from lango_store._rows.encoding import encode_id
 from lango_store._values.model import UNSET, Message, ToolCall
 from lango_store._values.reports import Page
 
@@ -198,13 +198,15 @@ class Suspensions(SessionPart):
         new = suspensions.NewSuspension(self.key, calls, state, reason, ttl)
         return self._context.transact(suspensions.suspend, new)
 
-    def answer(self, id: str, answer: Any) -> Suspension:
+    def answer(self, id: str, answer: Any, *, by: str | None = None, why: str | None = None) -> Suspension:
         """Answer a suspension by its id instead of its token; see `Store.suspensions.answer`.
 
         Args:
             id: The id of the suspension. The id is not secret: backups contain it, for example. So do not accept an id
                 from outside as a permission to answer.
             answer: Any JSON.
+            by: Who answers, such as the id of a user: `answered_by` of the suspension.
+            why: Why: `answered_why`.
 
         Returns:
             The suspension with the answer, its calls and its state, to continue from.
@@ -213,9 +215,9 @@ class Suspensions(SessionPart):
             AlreadyAnswered: The suspension was answered before; `answer` of the exception is that answer.
             SuspensionExpired: The suspension's TTL has passed; nothing was written.
             SuspensionNotFound: The session has no such suspension; nothing was written.
-            InvalidValue: The answer cannot be stored losslessly; nothing was written.
+            InvalidValue: The answer, `by` or `why` cannot be stored losslessly; nothing was written.
         """
-        args = str(encode_id(id)), encode_json(answer, "answer")
+        args = str(encode_id(id)), suspensions.Answer.encode(answer, by, why)
         return suspensions.find_and_answer(self._context, self.key, *args)
 
     def delete(self, id: str) -> bool:
@@ -240,12 +242,14 @@ class Suspensions(SessionPart):
 class StoreSuspensions(StorePart):
     """The suspensions of all sessions: `Store.suspensions`."""
 
-    def answer(self, token: str, answer: Any) -> Suspension:
+    def answer(self, token: str, answer: Any, *, by: str | None = None, why: str | None = None) -> Suspension:
         """Answer a suspension. Of several answers, exactly one is stored.
 
         Args:
             token: The token that `Conversation.suspensions.create` returned.
             answer: Any JSON.
+            by: Who answers, such as the id of a user: `answered_by` of the suspension.
+            why: Why: `answered_why`.
 
         Returns:
             The suspension with the answer, its calls and its state, to continue from.
@@ -254,9 +258,9 @@ class StoreSuspensions(StorePart):
             AlreadyAnswered: The suspension was answered before; `answer` of the exception is that answer.
             SuspensionExpired: The suspension's TTL has passed; nothing was written.
             SuspensionNotFound: No suspension of a live session has this token; nothing was written.
-            InvalidValue: The answer cannot be stored losslessly; nothing was written.
+            InvalidValue: The answer, `by` or `why` cannot be stored losslessly; nothing was written.
         """
-        args = (*suspensions.parse(token), encode_json(answer, "answer"))
+        args = (*suspensions.parse(token), suspensions.Answer.encode(answer, by, why))
         return suspensions.find_and_answer(self._context, *args)
 
     def list(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 import sqlalchemy as sa
 
@@ -102,6 +102,19 @@ def suspend(connection: sa.Connection, now: datetime, new: NewSuspension) -> Sus
     return stored.model_copy(update={"token": new.token})
 
 
+class Answer(NamedTuple):
+    """An encoded answer, and who has given it and why."""
+
+    answer: str
+    answered_by: str | None
+    answered_why: str | None
+
+    @classmethod
+    def encode(cls, answer: Any, by: str | None, why: str | None) -> Self:
+        """Encode an answer; raise `InvalidValue` if it cannot be stored."""
+        return cls(encode_json(answer, "answer"), encode_text(by, "by"), encode_text(why, "why"))
+
+
 _IS_OPEN: Final = sa.and_(
     SUSPENSION.c.answered_at.is_(None), sa.or_(SUSPENSION.c.due_at.is_(None), SUSPENSION.c.due_at > NOW)
 )
@@ -110,14 +123,14 @@ _answer: Final = Statement(
     lambda _: (
         sa.update(SUSPENSION)
         .where(_OF_TOKEN, _IS_OPEN, sa.exists().where(LIVE_SESSION))
-        .values(answer=column(SUSPENSION.c.answer), answered_at=NOW)
+        .values({name: column(SUSPENSION.c[name]) for name in Answer._fields} | {"answered_at": NOW})
         .returning(*_ROW)
     )
 )
 _note_answer: Final = Statement(sa.update(SESSION).where(LIVE_SESSION).values(owed.arrived(owed.ANSWERED)))
 
 
-def answer(connection: sa.Connection, now: datetime, key: str, digest: str, answer: str) -> Suspension:
+def answer(connection: sa.Connection, now: datetime, key: str, digest: str, answer: Answer) -> Suspension:
     """Store the answer of a suspension, and return the suspension.
 
     Raises:
@@ -125,7 +138,7 @@ def answer(connection: sa.Connection, now: datetime, key: str, digest: str, answ
         SuspensionExpired: The TTL of the suspension has passed.
         SuspensionNotFound: There is no such suspension, or its session is not live.
     """
-    bound = {"key": checked_key(key), "digest": digest, "now": dialect_of(connection).time(now), "answer": answer}
+    bound = {"key": checked_key(key), "digest": digest, "now": dialect_of(connection).time(now)} | answer._asdict()
     _note_answer.run_many(connection, [bound])  # rolled back if the answer is refused
     for row in _answer.run(connection, bound):
         return _decoded(row)
@@ -137,13 +150,13 @@ def answer(connection: sa.Connection, now: datetime, key: str, digest: str, answ
     if stored is None:
         raise _not_found(f"session {quoted(key)} has no such suspension")
     if stored.answered_at is not None:
-        raise AlreadyAnswered(stored.key, stored.id, stored.answer, stored.answered_at)
+        raise AlreadyAnswered(stored.key, stored.id, stored.answer, stored.answered_at, stored.answered_by)
     if stored.due_at is not None and stored.due_at <= now:
         raise SuspensionExpired(stored.key, stored.due_at)
     raise sessions.not_permitted(key)
 
 
-def find_and_answer(context: Context, key: str, digest: str, encoded: str) -> Suspension:
+def find_and_answer(context: Context, key: str, digest: str, encoded: Answer) -> Suspension:
     """Store the answer of a suspension; a session that the context may not reach has none."""
     try:
         return context.transact_once(answer, key, digest, encoded)

@@ -60,7 +60,7 @@ class SuspensionRow(Base, table=True):
             ids=("digest",),
             types={"positions": (list[int], "a list of positions")},
             of_message="message_seq",
-            redacted=("state", "reason", "answer"),
+            redacted=("state", "reason", "answer", "answered_why"),
             names_calls=True,
         ),
     )
@@ -75,6 +75,8 @@ class SuspensionRow(Base, table=True):
     due_at: datetime | None = Field(default=None, sa_type=TimeColumn)
     answer: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     answered_at: datetime | None = Field(default=None, sa_type=TimeColumn)
+    answered_by: str | None = Field(default=None, sa_type=TEXT)
+    answered_why: str | None = Field(default=None, sa_type=TEXT)
 
 
 CALL: Final = Base.metadata.tables["lango_call"]

@@ -48,6 +48,8 @@ class Suspension(Value):
         due_at: The time from which the suspension can no longer be answered, in UTC; None if it has no TTL.
         answer: The answer, any JSON; None without an answer. `answered_at` tells an answer of None from no answer.
         answered_at: The time of the answer, in UTC; None without an answer.
+        answered_by: Who has answered, such as the id of a user; None if this is not known.
+        answered_why: Why, or None.
         token: The secret text to pass to `Store.suspensions.answer`, for one answer. Only the result of
             `Conversation.suspensions.create` has it, because the database stores only a digest; otherwise None.
     """
@@ -61,4 +63,6 @@ class Suspension(Value):
     due_at: AwareDatetime | None = None
     answer: Json = None
     answered_at: AwareDatetime | None = None
+    answered_by: str | None = None
+    answered_why: str | None = None
     token: str | None = Field(default=None, exclude_if=absent, repr=False)

@@ -66,6 +66,8 @@ def suspensions(
 def answer(
     token: Annotated[str, typer.Argument(help="Token of the suspension.")],
     json_: Annotated[Path, option("FILE", "The answer, a file with JSON.", "--json")],
+    by: Annotated[str | None, option("TEXT", "Who answers, such as a user id.")] = None,
+    why: Annotated[str | None, option("TEXT", "Why.")] = None,
     url: UrlOption = None,
 ) -> None:
     """Answer a suspension.
@@ -74,5 +76,5 @@ def answer(
     The program that suspended its work finds the answer in the session.
     """
     with open_store(url) as store:
-        suspension = store.suspensions.answer(token, json_file(json_, "--json"))
+        suspension = store.suspensions.answer(token, json_file(json_, "--json"), by=by, why=why)
     print(printable(f"answered a suspension of session {quoted(suspension.key)}"))
