@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from lango_store import Message, MessageRole, ToolCall
+from lango_store import DamagedMessage, Message, MessageRole, ToolCall
 from lango_store.content import RESPONSES
 from lango_store.errors import InvalidMessage
 from lango_store.rows import mapping, storable_text
@@ -152,6 +152,14 @@ def items_of(message: Message) -> list[Item]:
     (rest,) = rests
     content = [{**rest["content"], "text": message.content}] if "content" in rest else message.content
     return [{**rest, "role": message.role.value, "content": content}]
+
+
+def stored_items(key: str, message: Message) -> list[Item]:
+    """Return the items of a message of a session. Raises `DamagedMessage` if `extra` does not fit the message."""
+    try:
+        return items_of(message)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedMessage(key, message.seq, "extra", f"{NAME} does not fit the message") from error
 
 
 def _item_of_call(call: ToolCall, rest: Mapping[str, Any]) -> Item:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from lango_store import (
     Conversation,
-    DamagedMessage,
     Message,
     MessageRole,
     PendingCompaction,
@@ -16,7 +15,7 @@ from lango_store import (
     Turn,
 )
 from lango_store.integrations.adapter import retry_conflicts
-from lango_store.interchange.openai_items import NAME, Item, items_of, messages_of
+from lango_store.interchange.openai_items import NAME, Item, messages_of, stored_items
 
 
 class Row(NamedTuple):
@@ -52,10 +51,7 @@ def _rows(key: str, messages: Sequence[Message]) -> list[Row]:
     for message in messages:
         if message.role is MessageRole.RECORD and message.author != NAME:
             continue
-        try:
-            rows.append(Row(message.seq, items_of(message)))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DamagedMessage(key, message.seq, "extra", f"{NAME} does not fit the message") from error
+        rows.append(Row(message.seq, stored_items(key, message)))
     return rows
 
 
