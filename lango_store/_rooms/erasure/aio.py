@@ -8,4 +8,3 @@ class InStore:
     """Adds the members of the room to `AsyncStore`."""
 
     erase = awaited(groups.InStore.erase)
-    export_user = awaited(groups.InStore.export_user)

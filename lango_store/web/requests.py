@@ -1,0 +1,46 @@
+"""Requests of the applications: who sends them, and their JSON. Refused requests raise `HTTPException`."""
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lango_store.errors import needs_extra
+
+with needs_extra("web"):
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+
+GetUser = Callable[[Request], str | None | Awaitable[str | None]]
+"""A function that returns the id of the user who sends a request; None if the request is not authenticated."""
+
+
+async def find_user(user: GetUser, request: Request) -> str:
+    """Return the id of the user who sends a request."""
+    id = user(request)
+    id = await id if inspect.isawaitable(id) else id
+    if not id:
+        raise HTTPException(401)
+    return id
+
+
+async def read_object(request: Request, max_body: int) -> dict[str, Any]:
+    """Return the JSON of a request. Raises `ValueError` or `RecursionError` if it is not an object."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415)  # a form of another site cannot send it
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > max_body:
+                raise HTTPException(413)
+    except ClientDisconnect:
+        raise HTTPException(400) from None
+    content = json.loads(body, parse_constant=_refuse_constant)
+    if not isinstance(content, dict):
+        raise ValueError("the request is not an object")
+    return content
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
