@@ -42,7 +42,7 @@ ROOMS: Final = {
     "usage": (),
     "expiry": (),
     "versions": ("expiry",),
-    "erasure": ("expiry", "turns_in_progress", "versions"),
+    "erasure": ("documents", "expiry", "turns_in_progress", "versions"),
     "forks": ("versions",),
     "stats": ("usage",),
     "examination": ("stats",),

@@ -2,6 +2,7 @@
 
 import pkgutil
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +13,23 @@ import typer
 from lango_store import interchange
 from lango_store._engine.engine import database_file
 from lango_store.cli import streams
-from lango_store.cli.options import DescendantsOption, JsonOption, UrlOption, flag, open_store, option
-from lango_store.cli.output import one_line, print_json, progress, quantity, say
+from lango_store.cli.options import (
+    Archives,
+    AuthorsOption,
+    DescendantsOption,
+    JsonOption,
+    Scopes,
+    UrlOption,
+    flag,
+    open_store,
+    option,
+)
+from lango_store.cli.output import one_line, print_json, progress, quantity, rows_by_table, say
 from lango_store.errors import SchemaOutOfDate, quoted
 from lango_store.interchange import Exported, FileReport
 from lango_store.interchange.copying import CopyReport
 from lango_store.interchange.copying import copy as copy_sessions
+from lango_store.interchange.files import atomic_writer
 from lango_store.interchange.nanobot import Names
 from lango_store.interchange.salvage import salvage as salvage_file
 
@@ -106,6 +118,13 @@ def export(
     url: UrlOption = None,
     user: Annotated[str | None, option("ID", "Export all sessions with this user id.", "--user")] = None,
     all_: Annotated[bool, flag("--all", "Export all sessions; with jsonl also shared values.")] = False,
+    everything: Annotated[
+        bool,
+        flag("--everything", "With --user: export all rows that `erase` would erase to one file, .jsonl or .html."),
+    ] = False,
+    archive: Archives = None,
+    scope: Scopes = None,
+    authors: AuthorsOption = False,
     descendants: DescendantsOption = False,
     force: Annotated[bool, flag("--force", "Replace existing files that have different content.")] = False,
     redact: Annotated[
@@ -136,11 +155,22 @@ def export(
     keys and tokens that it recognizes by their form. The other formats
     write one file for each live session.
 
+    With --everything, the file has all rows that belong to the user: as
+    a page that a person can read if its name ends with .html, otherwise as
+    JSON lines that are not a backup.
+
     Exit code 1 if the export of a session fails. Without --force, an existing
     file with different content is an error and is not changed.
     """
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")
+    if everything:
+        if user is None or to == "-":
+            raise typer.BadParameter("give it with --user, and with a file for --to", param_hint="--everything")
+        _export_user(url, user, Path(to), archive or (), scope or (), authors=authors, force=force)
+        return
+    if archive or scope or authors:
+        raise typer.BadParameter("--archive, --scope and --authors need --everything")
     if format not in interchange.writable():
         raise typer.BadParameter(f"{quoted(format)} cannot be written: give one of {_WRITABLE}", param_hint="--format")
     if (redact or no_redact) and (format != "openai" or (redact and no_redact)):
@@ -190,6 +220,16 @@ def export(
         print(one_line(summary))
     if failed:
         raise typer.Exit(1)
+
+
+def _export_user(
+    url: str | None, user: str, to: Path, archives: Sequence[str], scopes: Sequence[str], *, authors: bool, force: bool
+) -> None:
+    with open_store(url) as store, atomic_writer(to, replace=force) as file:
+        format: Any = "html" if to.suffix == ".html" else "jsonl"
+        counts = store.export_user(user, file, format=format, archives=archives, scopes=scopes, authors=authors)
+    for database, tables in counts.items():
+        print(f"exported from {database}: {rows_by_table(tables)}")
 
 
 def copy(

@@ -37,6 +37,14 @@ DescendantsOption = Annotated[bool, flag("--descendants", "Include all descendan
 Agent = Annotated[str | None, option("ID", "Only sessions with this agent id.", "--agent")]
 User = Annotated[str | None, option("ID", "Only sessions with this user id.", "--user")]
 Prefix = Annotated[str | None, option("TEXT", "Only sessions whose key starts with this prefix.", "--prefix")]
+Archives = Annotated[
+    list[str] | None,
+    option("FILE|URL", "Archive with sessions of the user. Give it once for each archive.", "--archive"),
+]
+Scopes = Annotated[
+    list[str] | None, option("SCOPE", "Scope with shared values of the user, such as user:ann.", "--scope")
+]
+AuthorsOption = Annotated[bool, flag("--authors", "Include messages of the user in sessions of others.")]
 CursorOption = Annotated[
     str | None, option("CURSOR", "Continue a list at the cursor that it printed at its end.", "--cursor")
 ]

@@ -58,6 +58,11 @@ def quantity(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
+def rows_by_table(counts: Mapping[str, int]) -> str:
+    """Describe numbers of rows by table."""
+    return ", ".join(f"{count:,} {table}" for table, count in sorted(counts.items())) or "no rows"
+
+
 def console() -> Console:
     """Return the console for results. Markup is off, because stored text may contain it."""
     is_plain = bool(os.environ.get("NO_COLOR"))

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 
 from support.factories import message, messages
@@ -158,6 +159,11 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
                 lambda: store.erase(
                     "ann", archives=[cold], scopes=["user:ann"], authors=True, keys=["k"], digests=True
                 ),
+            ],
+            "export_user": [
+                lambda: store.export_user(
+                    "ann", BytesIO(), archives=[cold], scopes=["user:ann"], authors=True, keys=["k"]
+                )
             ],
             "restore": [lambda: store.restore("old", cold, descendants=True)],
             "in_turn": [lambda: store.in_turn(k.turn())],

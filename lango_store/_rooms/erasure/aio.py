@@ -8,3 +8,4 @@ class InStore:
     """Adds the members of the room to `AsyncStore`."""
 
     erase = awaited(groups.InStore.erase)
+    export_user = awaited(groups.InStore.export_user)

@@ -7,21 +7,25 @@ import typer
 from pydantic import ValidationError
 
 from lango_store._rooms.erasure.values import ErasureReceipt
-from lango_store.cli.options import JsonOption, UrlOption, YesOption, confirm, example, flag, open_store, option
-from lango_store.cli.output import print_json, quantity, say
+from lango_store.cli.options import (
+    Archives,
+    AuthorsOption,
+    JsonOption,
+    Scopes,
+    UrlOption,
+    YesOption,
+    confirm,
+    example,
+    flag,
+    open_store,
+    option,
+)
+from lango_store.cli.output import print_json, quantity, rows_by_table, say
 from lango_store.cli.root import app
 from lango_store.errors import InvalidFile
 
 UserOption = Annotated[str | None, option("ID", "The user.", "--user")]
-Archives = Annotated[
-    list[str] | None,
-    option("FILE|URL", "Archive with sessions of the user. Give it once for each archive.", "--archive"),
-]
-Scopes = Annotated[
-    list[str] | None, option("SCOPE", "Scope with shared values of the user, such as user:ann.", "--scope")
-]
 Keys = Annotated[list[str] | None, option("KEY", "Further session of the user, such as one without a user.", "--key")]
-AuthorsOption = Annotated[bool, flag("--authors", "Include messages of the user in sessions of others.")]
 
 
 def read_receipt(path: Path) -> ErasureReceipt:
@@ -91,8 +95,7 @@ def _print(receipt: ErasureReceipt) -> None:
     would = "would be " if receipt.dry_run else ""
     for action, databases in (("erased", receipt.erased), ("redacted", receipt.redacted)):
         for database, counts in databases.items():
-            rows = ", ".join(f"{count:,} {table}" for table, count in sorted(counts.items())) or "no rows"
-            print(f"{would}{action} in {database}: {rows}")
+            print(f"{would}{action} in {database}: {rows_by_table(counts)}")
     for reason, count in receipt.reasons.items():
         print(f"not erased: {quantity(count, 'session')}, {reason}")
     if receipt.remaining:

@@ -3,11 +3,13 @@
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
-from lango_store._rooms.erasure import erasing
+from lango_store._rooms.erasure import erasing, exporting
+from lango_store._rooms.erasure.exporting import PersonFormat
 from lango_store._rooms.erasure.person import Person
 from lango_store._rooms.erasure.values import ErasureReceipt
 from lango_store._rows.encoding import checked_keys, encode_text
@@ -62,8 +64,46 @@ class InStore:
             SessionHeld: More than 10,000 sessions are held by foreign keys of other tables.
         """
         someone = _person(self._context, Person(user_id, keys, scopes, authors, receipt))
-        context = _whole(self._context)
-        return erasing.erase(context, someone, archives, digests=digests, on_erase=on_erase, dry_run=dry_run)
+        if self._context.in_callers_transaction:
+            raise InvalidState("an erasure commits its own transactions: call it outside of a transaction")
+        return erasing.erase(
+            _whole(self._context), someone, archives, digests=digests, on_erase=on_erase, dry_run=dry_run
+        )
+
+    def export_user(
+        self,
+        user_id: str | None,
+        to: BinaryIO,
+        *,
+        format: PersonFormat = "jsonl",
+        archives: Sequence[str | Path] = (),
+        scopes: Sequence[str] = (),
+        authors: bool = False,
+        keys: Sequence[str] = (),
+    ) -> dict[str, dict[str, int]]:
+        """Export a person: write all rows that `erase` with the same arguments would delete or redact.
+
+        Each database is read in one snapshot. Large strings are written where the message has them.
+
+        Args:
+            user_id: The user. On a store for one user, it may be None.
+            to: A file that was opened for writing bytes.
+            format: `"jsonl"` (default) for a line of JSON for each row, or `"html"` for a page that a person can read.
+            archives: The archives whose copies of the sessions are exported too.
+            scopes: The scopes whose shared values are exported.
+            authors: Also export what the user wrote in the sessions of others. Reads all messages.
+            keys: Further sessions to export.
+
+        Returns:
+            The numbers of rows by database and table, as in `ErasureReceipt`.
+
+        Raises:
+            ValueError: Nobody is named, or the store is for another user.
+            InvalidFile: An archive does not exist, or is a SQLite database of another application.
+            InvalidState: The store is for one user and the call reaches more than the sessions of this user.
+        """
+        someone = _person(self._context, Person(user_id, keys, scopes, authors))
+        return exporting.export(_whole(self._context), someone, archives, to, format)
 
 
 def _person(context: Context, someone: Person) -> Person:
@@ -85,9 +125,7 @@ def _person(context: Context, someone: Person) -> Person:
 
 
 def _whole(context: Context) -> Context:
-    """Return the context of the whole database; raise `InvalidState` in a transaction of the caller."""
-    if context.in_callers_transaction:
-        raise InvalidState("an erasure commits its own transactions: call it on the store, outside of a transaction")
+    """Return the context of the whole database."""
     if context.owner is None:
         return context
     whole = copy.copy(context)

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from lango_store._operations.binds import SESSION, SHARED_VALUE, of_sessions
+from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, of_sessions
 from lango_store._operations.paging import chunks
 from lango_store._operations.rows import next_start
 from lango_store._operations.session import levels
@@ -19,7 +19,8 @@ from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import MAX_KEY_LENGTH, decode_json, decode_time, end_of_prefix
 from lango_store.tables import Base
 
-TABLES: Final = [SESSION, *(each for each in Base.metadata.sorted_tables if "session_key" in each.c)]
+_CHILDREN: Final = [each for each in Base.metadata.sorted_tables if "session_key" in each.c]
+TABLES: Final = [SESSION, MESSAGE, *(each for each in _CHILDREN if each is not MESSAGE)]
 """All tables with rows of sessions. Foreign keys delete these rows together with the session."""
 
 AUTHORS: Final = [
