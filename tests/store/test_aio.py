@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from support.awaiting import Awaiting, awaiting
 from support.databases import MakeDatabase
-from support.every_method import KINDS, calls_of, members_of, methods_of, prepare, twin_of
+from support.every_method import KINDS, calls_of, members_of, methods_of, prepare, stable_repr, twin_of
 from support.factories import message, messages
 from support.processes import run_program
 
@@ -216,11 +216,3 @@ def test_async_method_returns_what_the_sync_method_returns(make_sqlite: MakeData
 def copy_database(source: str | Path, target: str | Path) -> None:
     with closing(sqlite3.connect(source)) as original, closing(sqlite3.connect(target)) as copy:
         original.backup(copy)
-
-
-def stable_repr(result: object) -> str:
-    """Return the `repr` of a result without random parts: keys, ids, revisions, handles, cursors and positions."""
-    if isinstance(result, Store | AsyncStore | Awaiting | Conversation | AsyncPart | PendingCompaction):
-        return "handle"
-    text = re.sub(r"(revision|incarnation|seconds)=[0-9.]+|cursor='[^']+'", "…", repr(result))
-    return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|[0-9a-f]{16,}|'[0-9A-F]+/[0-9A-F]+'|bytes\w*=\d+", "…", text)

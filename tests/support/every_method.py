@@ -1,11 +1,13 @@
 """A call of every public method, or several if they send different statements."""
 
 import inspect
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 
+from support.awaiting import Awaiting
 from support.factories import message, messages
 from support.working import work
 
@@ -106,16 +108,29 @@ def run_turn(conversation: Conversation) -> Turn | None:
     return turn.stored
 
 
-def calls_of(store: Store, cold: Path) -> CallsByMethod:
-    """Return the calls by class and method; none of them depends on another one."""
+def stable_repr(result: object) -> str:
+    """Return the `repr` of a result without random parts: keys, ids, revisions, handles, cursors and positions."""
+    if isinstance(result, Store | aio.AsyncStore | Awaiting | Conversation | AsyncPart | PendingCompaction):
+        return "handle"
+    text = re.sub(r"(revision|incarnation|seconds)=[0-9.]+|cursor='[^']+'", "…", repr(result))
+    return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|[0-9a-f]{16,}|'[0-9A-F]+/[0-9A-F]+'|bytes\w*=\d+", "…", text)
+
+
+def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMethod:
+    """Return the calls by class and method; none of them depends on another one.
+
+    `finder` finds the ids and tokens that the calls name, by default `store` itself.
+    """
     k, busy, changed = (store.conversation(key) for key in ("k", "busy", "changed"))
-    (draft,) = k.drafts.list()
-    (payload,) = [each.content for each in k.messages(payloads="reference") if isinstance(each.content, Payload)]
-    pending = k.turns.begin_compaction()
-    asking = k.find_message("asking")
+    found = k if finder is None else finder.conversation("k")
+    (draft,) = found.drafts.list()
+    (payload,) = [each.content for each in found.messages(payloads="reference") if isinstance(each.content, Payload)]
+    pending = found.turns.begin_compaction()
+    asking = found.find_message("asking")
     assert asking is not None
-    (suspension,) = k.suspensions.list()
+    suspension, *_ = found.suspensions.list()
     assert pending is not None
+    own_suspension = found.suspensions.create if finder is None else lambda token=found.suspensions.create(): token
     calls: CallsByMethod = {
         Store: {
             "ping": [store.ping],
@@ -223,7 +238,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         },
         StoreSuspensions: {
             "list": [store.suspensions.list, lambda: store.suspensions.list(user_id="ann", cursor=FIRST_CURSOR)],
-            "answer": [lambda: store.suspensions.answer(str(k.suspensions.create().token), 1)],
+            "answer": [lambda: store.suspensions.answer(str(own_suspension().token), 1)],
         },
         Turns: {
             "list": [k.turns.list],
@@ -267,7 +282,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         Edits: {
             "update": [lambda: k.edits.update(1, message())],
             "delete": [lambda: k.edits.delete(1)],
-            "update_all": [lambda: k.edits.update_all(k.all_messages())],
+            "update_all": [lambda: k.edits.update_all(found.all_messages())],
             "delete_all": [lambda: k.edits.delete_all([1])],
             "redact": [lambda: k.edits.redact(1)],
             "drop_sent": [lambda: k.edits.drop_sent(before=3)],
