@@ -422,3 +422,15 @@ def test_random_method_calls_give_the_same_results_as_a_model_of_lists(
 ) -> None:
     schema.enable_search(store.engine)
     run_machine(lambda: Machine(store, clock, tmp_path / "archive.db"), store, steps=25)
+
+
+@limited
+def test_store_for_one_user_equals_a_store_without_the_sessions_of_others(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    schema.enable_search(store.engine)
+    for key in ("a/other", "b!", "c"):
+        store.create(key, user_id="bob", messages=[Message.user("oak elm fir", id="m1")])
+    others = [store.get(key) for key in ("a/other", "b!", "c")]
+    run_machine(lambda: Machine(store.for_user("ann"), clock, tmp_path / "archive.db", store), store, steps=25)
+    assert [store.get(key) for key in ("a/other", "b!", "c")] == others

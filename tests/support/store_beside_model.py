@@ -38,9 +38,10 @@ WORDS = ("oak", "elm", "fir")
 class StoreBesideModel(RuleBasedStateMachine):
     """Does everything twice, in the store and in the model, and compares the results; subclasses add the rules."""
 
-    def __init__(self, store: Store, clock: Clock, archive: Path) -> None:
+    def __init__(self, store: Store, clock: Clock, archive: Path, whole: Store | None = None) -> None:
         super().__init__()
         self.store = self.face = store
+        self.whole = store if whole is None else whole
         self.clock = clock
         self.archive, self.archived = archive, ModelArchive()
         self.sessions: dict[str, ModelSession] = {}
@@ -164,4 +165,4 @@ class StoreBesideModel(RuleBasedStateMachine):
         if self.connection is not None:
             self.end(commit=True)
         self.archive.unlink(missing_ok=True)
-        assert_sound(self.store)
+        assert_sound(self.whole)
