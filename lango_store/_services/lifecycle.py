@@ -137,7 +137,7 @@ def delete(context: Context, key: str, expected: Expected, *, descendants: bool)
             # Delete the session first: `open_child` locks its parent, so no child can be committed after this delete.
             deleted = context.owns(connection, key) and sessions.delete(connection, key, expected)
             if descendants and (deleted or not expected.needs_session):
-                below = context.narrowed(Filter(key_prefix=levels.below(key), expired=None))
+                below = Filter(key_prefix=levels.below(key), expired=None)
                 for current in lists.keys(connection, None, below):
                     if context.owns(connection, current):
                         deleted = sessions.delete(connection, current) or deleted

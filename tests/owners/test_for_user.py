@@ -29,6 +29,7 @@ def test_created_sessions_belong_to_the_user(store: Store, ann: Store) -> None:
 @pytest.mark.parametrize("key", ["b", "n"])
 def test_sessions_of_others_do_not_exist(store: Store, ann: Store, key: str) -> None:
     before = store.get(key)
+    ann.create("a")
     with pytest.raises(SessionNotFound) as missing:
         ann.get("missing")
     for call in (
@@ -39,7 +40,10 @@ def test_sessions_of_others_do_not_exist(store: Store, ann: Store, key: str) -> 
         lambda: ann.append_message(key, Message.user("x")),
         lambda: ann.append_message(key, Message.user("x"), create=True),
         lambda: ann.conversation(key).update(title="x"),
+        lambda: ann.conversation(key).append_messages([Message.user("x", id="x")] * 2),
+        lambda: ann.conversation(key).append_messages([Message.user("x", id="x")] * 2, create=True),
         lambda: ann.conversation(key).clear(),
+        lambda: ann.conversation("a").fork(key),
     ):
         with pytest.raises(SessionNotFound) as error:
             call()

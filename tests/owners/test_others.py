@@ -112,7 +112,11 @@ def test_archived_session_whose_key_another_user_has_is_not_restored(
     assert store.get("k").user_id == "bob"
 
 
-def test_search_finds_only_messages_of_the_user(family: Store) -> None:
+@pytest.mark.parametrize("seconds", [60.0, 0.0], ids=["ranked", "newest"])
+def test_search_finds_only_messages_of_the_user(family: Store, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setattr("lango_store._rooms.search.hits._RANKING", seconds)
+    monkeypatch.setattr("lango_store._rooms.search.hits._COMPARING", 60.0)
+    monkeypatch.setattr("lango_store._rooms.search.hits._NEWEST", 4)  # fewer than the messages of the store
     schema.enable_search(family.engine)
     ann = family.for_user("ann")
     assert {hit.key for hit in ann.search("oak").items} == {"k", "k/a"}

@@ -6,7 +6,6 @@ The behavior of the methods is tested with those of `Store`.
 import asyncio
 import copy
 import inspect
-import re
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +16,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.awaiting import Awaiting, awaiting
+from support.awaiting import awaiting
 from support.databases import MakeDatabase
 from support.every_method import KINDS, calls_of, members_of, methods_of, prepare, stable_repr, twin_of
 from support.factories import message, messages
 from support.processes import run_program
 
-from lango_store import AsyncStore, Conversation, PendingCompaction, RunningTurn, Store, StoreClosed
+from lango_store import AsyncStore, RunningTurn, Store, StoreClosed
 from lango_store._parts.twins import AsyncPart
 from lango_store.aio import StoreOptions
 from lango_store.testing import Clock

@@ -130,7 +130,7 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
     assert asking is not None
     suspension, *_ = found.suspensions.list()
     assert pending is not None
-    own_suspension = found.suspensions.create if finder is None else lambda token=found.suspensions.create(): token
+    made = None if finder is None else found.suspensions.create()
     calls: CallsByMethod = {
         Store: {
             "ping": [store.ping],
@@ -238,7 +238,7 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
         },
         StoreSuspensions: {
             "list": [store.suspensions.list, lambda: store.suspensions.list(user_id="ann", cursor=FIRST_CURSOR)],
-            "answer": [lambda: store.suspensions.answer(str(own_suspension().token), 1)],
+            "answer": [lambda: store.suspensions.answer(str((made or k.suspensions.create()).token), 1)],
         },
         Turns: {
             "list": [k.turns.list],
