@@ -87,6 +87,7 @@ class Dialect(Protocol):
     locks_many: bool = True  # one statement can lock the rows of several sessions
     tells_time: bool = True  # times come from the database's clock, unless the store has a `clock`
     asks_time: bool = False  # the database's clock has to be queried before each statement
+    generates_columns: bool = True  # an index of a generated column is only written if the column's value changes
     select_triggers: str  # selects the table and the name of each trigger
     has_replicas: bool = True  # supports replicas, which may lag behind the primary
     takes_arrays: bool = False  # rows are inserted as one array per column

@@ -61,6 +61,7 @@ class SQLite(Dialect):
     append_method = AppendMethod.TRANSACTION
     tells_time = False  # all processes that open the file run on the same machine, so this machine's clock is used
     reads_ahead = False
+    generates_columns = False
     select_triggers = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"
 
     time = staticmethod(encode_time_text)

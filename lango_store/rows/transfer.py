@@ -174,14 +174,15 @@ def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None
 
 
 def _insert(table: sa.Table, dialect: Dialect) -> Any:
+    written = [each for each in table.c if each.computed is None]
     if not dialect.takes_arrays:
-        return dialect.insert(table).values({each.name: column(each) for each in table.c})
-    kinds = {each.name: each.type if isinstance(each.type, _NO_TEXTS) else sa.Text() for each in table.c}
+        return dialect.insert(table).values({each.name: column(each) for each in written})
+    kinds = {each.name: each.type if isinstance(each.type, _NO_TEXTS) else sa.Text() for each in written}
     arrays: list[Any] = [
         sa.bindparam(name, type_=postgresql.ARRAY(kind), required=True) for name, kind in kinds.items()
     ]
     bound = sa.func.unnest(*arrays).table_valued(*kinds).render_derived(name="given")
-    columns = [sa.cast(bound.c[each.name], each.type) for each in table.c]
+    columns = [sa.cast(bound.c[each.name], each.type) for each in written]
     return dialect.insert(table).from_select(list(kinds), sa.select(*columns))
 
 

@@ -6,8 +6,10 @@ only to read. Write with the methods of the store, which validate values and mai
 
 from typing import Final
 
+import sqlalchemy as sa
 from sqlmodel import Relationship
 
+from lango_store._rows.buckets import create_triggers
 from lango_store._rows.definitions import session_table
 
 # isort: off
@@ -37,7 +39,7 @@ from lango_store._rooms.versions.tables import RemovedMessageRow, RemovedTurnRow
 
 # isort: on
 
-SCHEMA_REVISION: Final = "0112"
+SCHEMA_REVISION: Final = "0113"
 """The migration revision that this release needs."""
 
 _PARTS = [OF_SESSION, turns_in_progress.OF_SESSION]
@@ -59,6 +61,12 @@ class SessionRow(turns_in_progress.SessionColumns, SessionColumns, table=True):
     messages: list["MessageRow"] = Relationship(
         sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}
     )
+
+
+@sa.event.listens_for(SessionRow.__table__, "after_create")
+def _create_triggers(_: sa.Table, connection: sa.Connection, **__: object) -> None:
+    if connection.dialect.name == "sqlite":
+        create_triggers(connection)
 
 
 __all__ = ["BASELINE", "FEATURE_TABLE", "KNOWN_FEATURES", "SCHEMA_REVISION", "VERSION_TABLE", "expired_at", "live_at"]

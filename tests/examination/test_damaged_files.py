@@ -80,7 +80,7 @@ def test_doctor_exits_1_for_damage_that_only_sqlite_itself_finds(damaged_file: P
     name = "ix_lango_session_agent_id"  # no check reads this index
     ((root,),) = said("SELECT rootpage FROM sqlite_master WHERE name = ?", damaged_file, name)
     data = bytearray(damaged_file.read_bytes())
-    position = data.index(KEYS[0].encode(), (root - 1) * PAGE)
+    position = data.index(b"assistant", (root - 1) * PAGE)
     data[position] ^= 1
     damaged_file.write_bytes(data)
     with opened(damaged_file) as store:
@@ -154,8 +154,10 @@ def test_damaged_schema_text_raises_database_unavailable(damaged_file: Path) -> 
 
 def test_examine_reports_unreadable_table_definitions(damaged_file: Path) -> None:
     data = damaged_file.read_bytes()
-    assert data.count(b"indexix_lango_session_expires_at") == 1
-    damaged_file.write_bytes(data.replace(b"indexix_lango_session_expires_at", b"INDEXix_lango_session_expires_at"))
+    assert data.count(b"indexix_lango_session_expires_bucket") == 1
+    damaged_file.write_bytes(
+        data.replace(b"indexix_lango_session_expires_bucket", b"INDEXix_lango_session_expires_bucket")
+    )
     with opened(damaged_file) as store:
         (failed,) = [each.detail for each in store.maintenance.examine() if each.name == "check failed"]
     assert "the definitions of the tables cannot be read" in failed

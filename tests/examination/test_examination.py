@@ -88,7 +88,7 @@ def test_doctor_finds_and_repairs_damage(filled: Store, url: str) -> None:
             "UPDATE lango_session SET message_count = 0 WHERE key = 'chat:1'",
             "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq = 4",
             "UPDATE lango_session SET settings = '[1]' WHERE key = 'chat:8'",
-            "DROP INDEX ix_lango_session_updated_at",
+            "DROP INDEX ix_lango_session_updated_bucket",
         ):
             connection.exec_driver_sql(statement)
         if engine.dialect.name == "postgresql":
@@ -97,7 +97,7 @@ def test_doctor_finds_and_repairs_damage(filled: Store, url: str) -> None:
     engine.dispose()
     found = [finding for finding in filled.maintenance.examine() if finding.name != "settings"]
     assert sorted((finding.name, finding.subject) for finding in found) == [
-        ("missing index", "ix_lango_session_updated_at"),
+        ("missing index", "ix_lango_session_updated_bucket"),
         ("orphans", "lango_message"),
         ("unreadable message", "chat:9"),
         ("unreadable session", "chat:8"),
@@ -234,7 +234,7 @@ def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> N
         store.create("k", messages=messages(3))
         holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
         reasons = [each.detail for each in store.maintenance.examine() if each.name == "check failed"]
-        assert len(reasons) == 11  # all checks of these tables
+        assert len(reasons) == 12  # all checks of these tables
         assert {"lock timeout" in reason for reason in reasons} == {True}
     engine.dispose()
 

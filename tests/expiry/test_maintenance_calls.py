@@ -198,7 +198,7 @@ def test_doctor_command_reports_and_repairs_damage(filled: str) -> None:
     engine = create_engine(filled)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET message_count = 9 WHERE key = 'chat:0'")
-        connection.exec_driver_sql("DROP INDEX ix_lango_session_expires_at")
+        connection.exec_driver_sql("DROP INDEX ix_lango_session_expires_bucket")
     engine.dispose()
     sick = run("doctor", "--json", "--url", filled)
     assert sick.returncode == 1

@@ -75,7 +75,7 @@ def test_tables_that_match_no_revision_are_compared_with_the_most_similar_one(ur
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE lango_payload")
-        connection.exec_driver_sql("DROP INDEX ix_lango_session_updated_at")
+        connection.exec_driver_sql("DROP INDEX ix_lango_session_updated_bucket")
         connection.exec_driver_sql("ALTER TABLE lango_session ADD COLUMN mood TEXT")
     for call in (schema.upgrade, lambda engine: Store(engine).ping()):
         with pytest.raises(LangoStoreError, match="match no revision") as raised:
@@ -83,7 +83,7 @@ def test_tables_that_match_no_revision_are_compared_with_the_most_similar_one(ur
         assert schema.check(engine) == [str(raised.value)]
         assert (
             f"Compared with {SCHEMA_REVISION}, the most similar one, "
-            "missing: lango_payload, lango_session.ix_lango_session_updated_at; unexpected: lango_session.mood."
+            "missing: lango_payload, lango_session.ix_lango_session_updated_bucket; unexpected: lango_session.mood."
         ) in str(raised.value)
     engine.dispose()
 

@@ -34,9 +34,15 @@ def watched(engine: sa.Engine) -> Iterator[list[str]]:
             seen.append(query)
             return super().execute(query, *args, **options)
 
+    def trace(text: str) -> None:
+        if (
+            seen[-1:] != [text] or "lango_session" not in text
+        ):  # SQLite repeats a statement for the trigger that it fires
+            seen.append(text)
+
     def watch(driver: Any, _: object) -> None:
         if engine.dialect.name == "sqlite":
-            driver.set_trace_callback(seen.append)
+            driver.set_trace_callback(trace)
         else:
             driver.cursor_factory, driver.server_cursor_factory = Watching, WatchingServer
 

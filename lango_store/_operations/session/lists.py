@@ -16,6 +16,7 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import LIVE, MESSAGE, NOW, SESSION, number, of_session, session_key, text, time
 from lango_store._operations.rows import SESSION_COLUMNS, next_start, session_info
 from lango_store._operations.session import sessions
+from lango_store._rows.buckets import Bucket
 from lango_store._rows.encoding import aware, checked_key, encode_text, end_of_prefix
 from lango_store._values.model import SessionInfo
 from lango_store._values.reports import Page
@@ -109,9 +110,19 @@ def work_filter(which: WorkFilters) -> Filter:
 
 
 _ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}
+_BUCKETS: Final[dict[Order, list[sa.Column[Any]]]] = {"updated": [SESSION.c.updated_bucket]}
+"""The columns that do not change the order of the times, but have an index."""
+
+
+def _after_cursor(order: Order) -> sa.ColumnElement[bool]:
+    moment = time("cursor_time")
+    after = sa.tuple_(_ORDERS[order], SESSION.c.key) < sa.tuple_(moment, session_key("cursor_key"))
+    return sa.and_(*(bucket <= moment for bucket in _BUCKETS.get(order, ())), after)
+
 
 _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
-    "updated_since": SESSION.c.updated_at >= time("updated_since"),
+    "updated_since": (SESSION.c.updated_bucket >= Bucket(time("updated_since")))
+    & (SESSION.c.updated_at >= time("updated_since")),
     "created_since": SESSION.c.created_at >= time("created_since"),
     "created_before": SESSION.c.created_at < time("created_before"),
     "message_id": sa.exists().where(of_session(MESSAGE, SESSION.c.key), MESSAGE.c.id == text("message_id")),
@@ -120,11 +131,7 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
     "expired": expired_at(NOW),
     "nothing": sa.false(),
     "after": SESSION.c.key > session_key("after"),
-    **{
-        f"after cursor by {order}": sa.tuple_(column, SESSION.c.key)
-        < sa.tuple_(time("cursor_time"), session_key("cursor_key"))
-        for order, column in _ORDERS.items()
-    },
+    **{f"after cursor by {order}": _after_cursor(order) for order in _ORDERS},
 }
 LIMIT: Final = number("limit")
 
@@ -156,8 +163,8 @@ def _where(query: sa.Select[Any], dialect: Dialect, names: Sequence[str]) -> sa.
 def _page(order: Order, *names: str) -> Statement:
     if order not in _ORDERS:
         raise ValueError(f"order={quoted(order)}: give one of {', '.join(_ORDERS)}")
-    newest_first = (_ORDERS[order].desc(), SESSION.c.key.desc())
-    query = sa.select(*SESSION_COLUMNS).order_by(*newest_first).limit(LIMIT)
+    newest_first = (*_BUCKETS.get(order, ()), _ORDERS[order], SESSION.c.key)
+    query = sa.select(*SESSION_COLUMNS).order_by(*(each.desc() for each in newest_first)).limit(LIMIT)
     return Statement(lambda dialect: _where(query, dialect, names))
 
 

@@ -41,7 +41,7 @@ class _Policy(PurgePolicy):
     conditions: Sequence[sa.ColumnElement[bool]] = ()
 
     def reasons(self, now: datetime) -> list[Reason]:
-        return [Reason(each, SESSION.c.key) for each in self.conditions]
+        return [Reason(each, (SESSION.c.key,)) for each in self.conditions]
 
 
 @contextmanager

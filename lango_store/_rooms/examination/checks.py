@@ -24,6 +24,7 @@ from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._parts.checks import Check, Fault, lock, shown
 from lango_store._rooms.examination import payload_faults
 from lango_store._rooms.examination.values import Finding
+from lango_store._rows.buckets import TRIGGERS, Bucket, create_triggers
 from lango_store.errors import DamagedMessage
 from lango_store.rows import transfer
 from lango_store.rows.portable import SEE_DOCTOR, RowEncoder
@@ -45,9 +46,9 @@ def _damage(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _triggers(connection: sa.Connection) -> Iterator[Fault]:
-    derived = {name for each in DERIVED for name in each.triggers}
+    ours = {*TRIGGERS, *(name for each in DERIVED for name in each.triggers)}
     for table, name in sorted(map(tuple, connection.exec_driver_sql(dialect_of(connection).select_triggers))):
-        if table in Base.metadata.tables and name not in derived:
+        if table in Base.metadata.tables and name not in ours:
             detail = f"trigger {name} on {table} may change or drop rows that a call has reported as stored"
             yield name, detail, f"drop it, or make sure that it only reads the rows of {table}"
 
@@ -59,6 +60,27 @@ def _missing_indexes(connection: sa.Connection) -> Iterator[Fault]:
     existing = {index["name"] for indexes in by_table.values() for index in indexes}
     for name in sorted({str(index.name) for table in tables.values() for index in table.indexes} - existing):
         yield name, f"index {name} is missing", "doctor --repair creates it"
+
+
+_BUCKETS: Final = {SESSION.c[f"{name}_bucket"]: Bucket(SESSION.c[f"{name}_at"]) for name in ("updated", "expires")}
+_WRONG_BUCKET: Final = sa.or_(*(column.is_distinct_from(bucket) for column, bucket in _BUCKETS.items()))
+
+
+def _wrong_buckets(connection: sa.Connection) -> Iterator[Fault]:
+    names = {name for _, name in connection.exec_driver_sql(dialect_of(connection).select_triggers)}
+    for name in () if dialect_of(connection).generates_columns else TRIGGERS.keys() - names:
+        yield name, f"trigger {name} is missing: lists of sessions and purges miss sessions", _SETS_BUCKETS
+    number = connection.execute(sa.select(sa.func.count()).select_from(SESSION).where(_WRONG_BUCKET)).scalar_one()
+    if number:
+        yield SESSION.name, f"lists and purges miss {number} sessions, whose buckets are wrong", _SETS_BUCKETS
+
+
+_SETS_BUCKETS: Final = "doctor --repair creates the triggers and sets the buckets"
+
+
+def _set_buckets(connection: sa.Connection, _: str) -> None:
+    create_triggers(connection)
+    connection.execute(sa.update(SESSION).where(_WRONG_BUCKET).values(_BUCKETS))
 
 
 def _counters(connection: sa.Connection) -> Iterator[Fault]:
@@ -256,6 +278,7 @@ CHECKS: Final = [
     Check("damaged file", _damage),
     Check("trigger", _triggers),
     Check("missing index", _missing_indexes, _create_index),
+    Check("wrong bucket", _wrong_buckets, _set_buckets),
     Check("wrong counters", _counters, counters.correct),
     Check("misplaced message", _misplaced, removals.detach_misplaced),
     Check("repeated id", _repeated_ids),

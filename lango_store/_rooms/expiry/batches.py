@@ -43,10 +43,10 @@ class PurgedBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Reason:
-    """A condition under which sessions are due, and the indexed column by which they are ordered."""
+    """A condition under which sessions are due, and the columns by which they are ordered; the first has an index."""
 
     condition: sa.ColumnElement[bool]
-    order: sa.Column[Any]
+    order: tuple[sa.Column[Any], ...]
 
 
 class PurgeBatch(NamedTuple):
@@ -80,14 +80,15 @@ class PurgePolicy:
     def reasons(self, now: datetime) -> list[Reason]:
         """Return one reason per condition, so that each query can use an index."""
         if self.everything:
-            return [Reason(sa.true(), SESSION.c.key)]
-        reasons = [Reason(expired_at(now), SESSION.c.expires_at)]
+            return [Reason(sa.true(), (SESSION.c.key,))]
+        reasons = [Reason(expired_at(now), (SESSION.c.expires_bucket, SESSION.c.expires_at))]
         if self.older_than is not None:
             check_duration("older_than", self.older_than, most=MAX_TTL)
-            reasons.append(Reason(SESSION.c.updated_at <= now - self.older_than, SESSION.c.updated_at))
+            idle = [each <= now - self.older_than for each in (SESSION.c.updated_bucket, SESSION.c.updated_at)]
+            reasons.append(Reason(sa.and_(*idle), (SESSION.c.updated_bucket, SESSION.c.updated_at)))
         if self.created_before is not None:
             reasons.append(
-                Reason(SESSION.c.created_at < aware(self.created_before, "created_before"), SESSION.c.created_at)
+                Reason(SESSION.c.created_at < aware(self.created_before, "created_before"), (SESSION.c.created_at,))
             )
         return reasons
 
@@ -140,7 +141,7 @@ def _chosen(connection: sa.Connection, due: sa.Select[Any], batch: PurgeBatch) -
     """Return the keys of the first due sessions: at least one if any is due, then more until a limit is reached."""
     keys: list[str] = []
     max_rows = batch.max_rows
-    for key, size in connection.execute(due.add_columns(_ROWS).order_by(batch.reason.order).limit(batch.max_sessions)):
+    for key, size in connection.execute(due.add_columns(_ROWS).order_by(*batch.reason.order).limit(batch.max_sessions)):
         max_rows -= size
         if keys and max_rows < 0:
             break
@@ -175,7 +176,7 @@ def preview(
 ) -> tuple[int, int, list[SessionInfo]]:
     """Return the numbers of sessions and messages to purge, and the first `shown` due sessions."""
     number = sa.case(*((reason.condition, position) for position, reason in enumerate(reasons)))
-    order = sa.case(*((reason.condition, reason.order) for reason in reasons))
+    order = sa.case(*((reason.condition, reason.order[-1]) for reason in reasons))
     due = sa.or_(*(reason.condition for reason in reasons))
     query = sa.select(*SESSION_COLUMNS).where(due).order_by(number, order).limit(limit)
     chosen = which.apply(query, dialect_of(connection))
