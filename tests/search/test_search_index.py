@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from support.databases import MakeDatabase
-from support.factories import message
+from support.factories import message, messages
 from support.postgres_server import PostgresServer
 from support.revisions import LATER, add_later_revisions
 from support.searches import findings, found, waiting
@@ -396,3 +396,17 @@ def test_index_without_fts5_is_reported_and_can_be_dropped(without_fts5: Store) 
         assert "no FTS5" in schema.check(without_fts5.engine)[0]
         assert schema.disable_search(without_fts5.engine)
         assert objects(without_fts5.engine) == set()
+
+
+def test_purge_reads_few_pages_of_the_queue_after_an_index_of_many_messages(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    with Store(url) as store:
+        store.create("k", messages=messages(5_000))
+        schema.enable_search(url)
+        sent: list[str] = []
+        with Store(url, on_statement=lambda statement, _: sent.append(statement)) as other:
+            other.expire()
+        (counting,) = (statement for statement in sent if "count(*) FROM lango_search_queue" in statement)
+        with store.engine.connect() as connection:
+            (plan,) = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {counting}").scalar_one()
+    assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] <= 4

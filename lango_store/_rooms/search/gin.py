@@ -166,6 +166,12 @@ class Gin(SearchIndex):
             connection.execute(sa.text(_INSERT), dict(zip(("keys", "seqs", "texts", "tools"), columns, strict=True)))
         return len(keys)
 
+    def vacuum_queue(self, connection: sa.Connection) -> None:
+        # Otherwise, each count of the queue reads the pages of the indexed changes until an autovacuum.
+        schema = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
+        connection.rollback()
+        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(f"VACUUM {schema}.{QUEUE}")
+
     def is_damage(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) in _DAMAGE
 

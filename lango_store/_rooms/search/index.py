@@ -84,6 +84,10 @@ class SearchIndex(Protocol):
     def drain(self, connection: sa.Connection, limit: int) -> int:
         """Index the newest queued changes, at most `limit`; return how many were indexed."""
 
+    def vacuum_queue(self, connection: sa.Connection) -> None:
+        """Free the space of the queue after many changes were indexed; needs a connection without a transaction."""
+        return
+
     def purge(self, connection: sa.Connection) -> None:
         """Remove words of deleted messages that are still in the index."""
         return  # most indexes remove words at once

@@ -106,7 +106,10 @@ def _build(database: Database, on_progress: OnProgress | None, *, recreate: bool
 
         state.drain(transaction, total, Pace(dialect_of(connection), rests=not callers), report)
         with transaction():
-            return state.status(connection)
+            status = state.status(connection)
+        if creates and not callers:
+            index.vacuum_queue(connection)
+        return status
 
 
 def _check_possible(connection: sa.Connection) -> None:
