@@ -166,7 +166,8 @@ class NaiveOrm:
             return list(session.scalars(query.order_by(col(MessageRow.seq).desc()).limit(n)))[::-1]
 
     def recent(self, n: int) -> list[Any]:
-        query = sa.select(SessionRow).order_by(col(SessionRow.updated_at).desc(), col(SessionRow.key).desc())
+        newest = (SessionRow.updated_bucket, SessionRow.updated_at, SessionRow.key)
+        query = sa.select(SessionRow).order_by(*(col(each).desc() for each in newest))
         with orm.Session(self._engine) as session:
             return list(session.scalars(query.limit(n)))
 

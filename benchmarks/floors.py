@@ -17,7 +17,7 @@ RECENT = (
     "SELECT key, agent_id, user_id, title, model, {settings}, {metadata}, {tools}, created_at, updated_at, expires_at, "
     "ttl_seconds, last_seq, message_count, token_count, turn_count, summary_turn, summarized_upto, last_consolidated, "
     "forked_from "
-    "FROM lango_session ORDER BY updated_at DESC, key DESC LIMIT {limit}"
+    "FROM lango_session ORDER BY updated_bucket DESC, updated_at DESC, key DESC LIMIT {limit}"
 )
 LISTED = RECENT.removeprefix("SELECT ").split(" FROM ")[0].replace("{", "").replace("}", "").split(", ")
 TEXTS = {"settings": "settings", "metadata": "metadata", "tools": "tools"}

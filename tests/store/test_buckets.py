@@ -1,8 +1,10 @@
 """Lists and purges find sessions by the buckets of their times, and order and choose them by the exact times."""
 
+import itertools
 import random
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -36,8 +38,7 @@ def write_as_the_previous_release(store: Store, key: str, moment: datetime) -> N
     """Change the times of a session as a release that does not know of buckets."""
     with store.engine.begin() as connection:
         bound = {"key": key, "now": dialect_of(connection).time(moment)}
-        update = "UPDATE lango_session SET updated_at = :now, expires_at = :now WHERE key = :key"
-        connection.execute(sa.text(update.replace(", expires_at = :now", "")), bound)
+        connection.execute(sa.text("UPDATE lango_session SET updated_at = :now WHERE key = :key"), bound)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -72,6 +73,36 @@ def test_lists_are_equal_to_a_sorted_model_across_buckets_and_with_clocks_that_g
             assert listed(store, limit, agent_id=agent) == newest_first(of_agent)
             since = chance.choice(infos).updated_at
             assert store.count(updated_since=since) == sum(each.updated_at >= since for each in infos)
+
+
+def test_each_page_is_sorted_while_threads_append_in_several_buckets(make_database: MakeDatabase) -> None:
+    start = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    ticks = itertools.count()
+    keys = [f"k{number:02}" for number in range(20)]
+
+    def write(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(60):
+            store.append_message(chance.choice(keys), message())
+
+    with Store(make_database(), clock=lambda: start + timedelta(seconds=7 * next(ticks))) as store:
+        for key in keys:
+            store.create(key, user_id="u")
+        with ThreadPoolExecutor() as pool:
+            writers = [pool.submit(write, seed) for seed in range(3)]
+            while True:
+                are_done = all(each.done() for each in writers)
+                page = store.list_sessions(limit=5, user_id="u")
+                assert [each.key for each in page.items] == newest_first(page.items)
+                listed(store, 5)
+                if are_done:
+                    break
+            for each in writers:
+                each.result()
+        assert listed(store, 5) == newest_first(list(store.iter_sessions()))
+        with store.engine.connect() as connection:
+            query = "SELECT count(DISTINCT updated_bucket) FROM lango_session"
+            assert connection.exec_driver_sql(query).scalar_one() > 1
 
 
 @pytest.mark.parametrize("seed", range(4))
