@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store import Appended, Changed, Event, Message, Piece, Session, Suspension, Turn, following
+from lango_store import Appended, Changed, Event, Message, MessageRole, Piece, Session, Suspension, Turn, following
 from lango_store.aio import AsyncConversation
 from lango_store.content import AGUI, Call, Native, Note, Result, Text, ignore, parts
 from lango_store.content.pages import agui_call, agui_result
 from lango_store.errors import InvalidCursor, quoted
 from lango_store.ui import streams
 from lango_store.ui.requests import ChatRequest
-from lango_store.ui.streams import TURN_ID, Calls, Messages, frame
+from lango_store.ui.streams import TURN_ID, Awaited, Calls, Messages, frame
 
 Fields = dict[str, Any]
 
@@ -33,6 +33,7 @@ _APPROVAL: Final = {
     "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
     "required": ["approved"],
 }
+_UNFINISHED: Final = {"type": "RUN_ERROR", "message": "the answer was not finished"}
 # The protocol's reader keeps the order of messages that it has, and keeps reasoning if a snapshot has none. After these
 # two snapshots, it has only a message that the next snapshot removes.
 _CLEARED: Final = "".join(
@@ -43,23 +44,25 @@ _CLEARED: Final = "".join(
 
 async def agui(
     conversation: AsyncConversation,
-    turn_id: str,
+    turn: str | Awaited,
     *,
+    run_id: str | None = None,
     after: str | None = None,
     retry: timedelta = timedelta(seconds=10),
     heartbeat: timedelta = timedelta(seconds=15),
 ) -> AsyncGenerator[str, None]:
     """Yield a turn as the run of an agent, until the turn ends, as server-sent events.
 
-    The id of the run is the id of the turn, and the id of the thread is the key of the session.
+    The id of the thread is the key of the session.
 
     Args:
         conversation: The conversation.
-        turn_id: The id of a turn that has begun or was saved.
+        turn: The id of a turn that has begun or was saved; or an `Awaited`, for a turn that may not have begun yet.
+        run_id: The id of the run. Defaults to the id of the turn, or to the key of the session for an `Awaited`.
         after: The id of the last frame that the client has received. With None (the default) or an empty id, the stream
             begins with a snapshot of the messages.
         retry: How long to wait for the next attempt of a turn that ended without being saved. Then the stream ends with
-            an error. Defaults to 10 seconds.
+            an error. Defaults to 10 seconds. With `Awaited`, the stream waits as long as the session is owed the turn.
         heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
 
     Yields:
@@ -69,8 +72,23 @@ async def agui(
         SessionNotFound: There is no such session, or it has expired.
         InvalidCursor: `after` is not the id of a frame.
     """
-    run = {"threadId": conversation.key, "runId": turn_id}
+    turn_id = turn if isinstance(turn, str) else None
+    run = {"threadId": conversation.key, "runId": run_id or turn_id}
     opening = frame({"type": "RUN_STARTED"} | run)
+    if isinstance(turn, Awaited):
+        async with aclosing(streams.wait_for_turn(conversation, turn, heartbeat)) as waiting:
+            async for turn_id in waiting:
+                if run["runId"] is None:
+                    run["runId"] = turn_id or conversation.key
+                    opening = frame({"type": "RUN_STARTED"} | run)
+                if opening and turn_id is None and not after:
+                    opening += _snapshot(await streams.read(conversation, _load, ""), "")[1]
+                if turn_id is None:
+                    yield opening or ":\n\n"
+                    opening = ""
+    if turn_id is None:
+        yield opening + frame(_UNFINISHED)
+        return
     writer = None
     if after:
         writer = _Writer(turn_id, *_parse(after))
@@ -78,12 +96,12 @@ async def agui(
             _shown(message, Counter(), writer.calls, ignore)
     while True:
         if writer is None:
-            session, at = await streams.read(conversation, _load, turn_id)
-            writer = _Writer(turn_id, at)
-            yield opening + _CLEARED + writer.snapshot(session)
+            writer, snapshot = _snapshot(await streams.read(conversation, _load, turn_id), turn_id)
+            yield opening + snapshot
             opening = ""
+        followed = conversation, turn_id, writer.at.text, retry, heartbeat
         try:
-            async with aclosing(streams.follow_turn(conversation, turn_id, writer.at.text, retry, heartbeat)) as events:
+            async with aclosing(streams.follow_turn(*followed, waits=isinstance(turn, Awaited))) as events:
                 async for event in events:
                     for each in writer.frames(event):
                         yield opening + each
@@ -92,40 +110,27 @@ async def agui(
                         asked = await streams.open_suspensions(conversation, turn_id, writer.calls.places)
                         yield opening + frame({"type": "RUN_FINISHED"} | run | _outcome(asked, event.usage))
                         return
-            yield opening + frame({"type": "RUN_ERROR", "message": "the answer was not finished"})
+            yield opening + frame(_UNFINISHED)
             return
         except _Outdated:
             writer = None
-
-
-class AGUIStream(streams.TurnStream):
-    """An ASGI application that answers `GET /KEY/stream` with the run in progress, for the `connect` of an agent.
-
-    The run is sent from its start, with a snapshot of the messages. With the header `Last-Event-ID` or `?after=`, it is
-    continued after an event with this id instead.
-
-    The status is 204 if no turn is in progress. Other statuses are those of `lango_store.sse.EventStream`.
-
-    Args:
-        store: The `AsyncStore` to read.
-        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
-            and returns True if the request may read this session.
-        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
-
-    Raises:
-        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
-        ValueError: `heartbeat` is not positive.
-    """
-
-    stream = staticmethod(agui)
 
 
 class _Outdated(Exception):
     """The client needs a snapshot."""
 
 
-def _load(connection: sa.Connection, now: following.Moment, key: str, turn_id: str) -> tuple[Session, following.Cursor]:
-    return following.load(connection, now, key), following.newest(connection, now, key, turn_id)
+class _Loaded(NamedTuple):
+    """What a snapshot shows: the messages of the window and of the inbox, and the cursor after those of the log."""
+
+    messages: list[Message]
+    waiting: list[Message]
+    at: following.Cursor
+
+
+def _load(connection: sa.Connection, now: following.Moment, key: str, turn_id: str) -> _Loaded:
+    session, at = following.load(connection, now, key), following.newest(connection, now, key, turn_id)
+    return _Loaded(session.messages, following.waiting(connection, now, key), at)
 
 
 def _parse(position: str) -> tuple[following.Cursor, int]:
@@ -150,6 +155,15 @@ def _outcome(asked: list[tuple[Suspension, list[str]]], usage: Mapping[str, Any]
     return fields | ({"outcome": {"type": "interrupt", "interrupts": interrupts}} if interrupts else {})
 
 
+def _snapshot(loaded: _Loaded, turn_id: str) -> tuple[_Writer, str]:
+    writer = _Writer(turn_id, loaded.at)
+    return writer, writer.snapshot(loaded)
+
+
+def _questions(waiting: Sequence[Message]) -> list[Message]:
+    return [each for each in waiting if each.role is MessageRole.USER]
+
+
 class _Writer:
     """Translates the events of a turn. The client is at the cursor `at`, which includes the draft that it has.
 
@@ -162,11 +176,14 @@ class _Writer:
         self._prefix = following.id_prefix(turn_id)
         self._answers = Counter({self._prefix: answers})
         self.calls = Calls()
+        self._waiting: set[str | None] = set()
 
-    def snapshot(self, session: Session) -> str:
-        """Return all messages of a session as an event."""
-        messages = _messages(Messages(), session.messages, self._answers, self.calls)
-        return frame({"type": "MESSAGES_SNAPSHOT", "messages": messages}, self._position)
+    def snapshot(self, loaded: _Loaded) -> str:
+        """Return all messages of a session as events."""
+        messages = _messages(Messages(), loaded.messages, self._answers, self.calls)
+        messages += _messages(Messages(), _questions(loaded.waiting), self._answers, Calls())
+        self._waiting = {each.id for each in loaded.waiting}
+        return _CLEARED + frame({"type": "MESSAGES_SNAPSHOT", "messages": messages}, self._position)
 
     def frames(self, event: Event | Turn | None) -> Iterator[str]:
         """Yield the events for an event of the session; raise `_Outdated` if the client needs a snapshot."""
@@ -174,6 +191,8 @@ class _Writer:
         match event:
             case None:
                 yield ":\n\n"
+            case Appended(messages=messages) if any(each.id and each.id in self._waiting for each in messages):
+                raise _Outdated  # the client has the message, and would add its text a second time
             case Appended():
                 for message in event.messages:
                     events = self._message(message)
@@ -232,7 +251,7 @@ def _events(shown: Fields) -> Iterator[Fields]:
                 yield chunk | {"toolCallName": call["function"]["name"], "delta": call["function"]["arguments"]}
 
 
-def agui_messages(session: Session) -> Messages:
+def agui_messages(session: Session, waiting: Sequence[Message] = ()) -> Messages:
     """Return the messages of a session as messages of AG-UI, for the `initialMessages` of an agent.
 
     The id is the id of the stored message, but the answers of a turn are numbered, so that each has the same id in the
@@ -240,11 +259,14 @@ def agui_messages(session: Session) -> Messages:
 
     Args:
         session: The session, as `AsyncStore.get` returns it.
+        waiting: The messages of the inbox. Questions among them come last.
 
     Returns:
         Messages as dicts of JSON.
     """
-    return _messages(Messages(), session.messages, Counter(), Calls())
+    page = _messages(Messages(), session.messages, Counter(), Calls())
+    page += _messages(Messages(), _questions(waiting), Counter(), Calls())
+    return page
 
 
 def _messages(page: Messages, messages: list[Message], answers: Counter[str], calls: Calls) -> Messages:
@@ -338,7 +360,7 @@ def from_agui(body: Mapping[str, Any]) -> ChatRequest:
         body: The decoded body of the request.
 
     Returns:
-        The request. Its `turn_id` is the id of the run.
+        The request.
 
     Raises:
         ValueError: The body is not a request of AG-UI.
@@ -363,7 +385,9 @@ def from_agui(body: Mapping[str, Any]) -> ChatRequest:
         kind: Any = "approval" if approvals else "results" if roles and roles[-1] == "tool" else "message"
         has_message = kind == "message" or "user" in roles
         message = streams.user_message(messages, "content", _MEDIA) if has_message else None
-        fields = {"approvals": [*approvals.items()], "results": results, "reruns": True}
-        return ChatRequest(kind=kind, message=message, turn_id=body["runId"], **fields)
+        fields = {"approvals": [*approvals.items()], "results": results}
+        if not isinstance(run_id := body["runId"], str):
+            raise TypeError("runId is not a string")
+        return ChatRequest(kind=kind, message=message, run_id=run_id, **fields)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a request of AG-UI: {error!r}") from None

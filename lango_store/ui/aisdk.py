@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, ClassVar, Final, cast
-from uuid import uuid4
+from typing import Any, Final, cast
 
 import sqlalchemy as sa
 
@@ -19,21 +18,24 @@ from lango_store.aio import AsyncConversation
 from lango_store.content import AISDK, Call, Native, Note, Part, Result, Text, ignore, parts
 from lango_store.content.pages import output, tool_part
 from lango_store.ui import streams
-from lango_store.ui.requests import ChatRequest, id_of
-from lango_store.ui.streams import Calls, Messages, frame
+from lango_store.ui.requests import ChatRequest
+from lango_store.ui.streams import Awaited, Calls, Messages, frame
 
 Chunk = dict[str, Any]
 
+_UNFINISHED: Final = {"type": "error", "errorText": "the answer was not finished"}
+_DONE: Final = "data: [DONE]\n\n"
 _OPEN: Final = "s"
 """The end of a position in the middle of a step."""
 
 
 async def aisdk(
     conversation: AsyncConversation,
-    turn_id: str,
+    turn: str | Awaited,
     *,
     after: str | None = None,
     continues: bool = False,
+    whole: bool = False,
     retry: timedelta = timedelta(seconds=10),
     heartbeat: timedelta = timedelta(seconds=15),
 ) -> AsyncGenerator[str, None]:
@@ -41,13 +43,15 @@ async def aisdk(
 
     Args:
         conversation: The conversation.
-        turn_id: The id of a turn that has begun or was saved.
+        turn: The id of a turn that has begun or was saved; or an `Awaited`, for a turn that may not have begun yet.
         after: The id of the last frame that the client has received. None (the default) and an empty id are the start
             of the message.
         continues: True if the client continues its last message, as it does after it has sent an approval. Then the
             message gets no new id. Defaults to False.
+        whole: True if the client replaces its last message, as `useChat` does when it resumes. Then the stream has the
+            whole UI message, also if the turn continues that of an earlier turn. Defaults to False.
         retry: How long to wait for the next attempt of a turn that ended without being saved. Then the stream ends with
-            an error. Defaults to 10 seconds.
+            an error. Defaults to 10 seconds. With `Awaited`, the stream waits as long as the session is owed the turn.
         heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
 
     Yields:
@@ -57,21 +61,39 @@ async def aisdk(
         SessionNotFound: There is no such session, or it has expired.
         InvalidCursor: `after` is not the id of a frame.
     """
-    after = after or ""
-    writer = _Writer(turn_id, is_open=after.endswith(_OPEN))
+    after, turn_id = after or "", turn if isinstance(turn, str) else None
+    if isinstance(turn, Awaited):
+        async with aclosing(streams.wait_for_turn(conversation, turn, heartbeat)) as waiting:
+            async for begun in waiting:
+                turn_id = begun
+                yield ":\n\n"
+    if turn_id is None:
+        yield frame(_UNFINISHED) + _DONE
+        return
+    followed, waits = (conversation, turn_id), isinstance(turn, Awaited)
+    start, last_seq, number = await streams.read(conversation, _start, turn_id)
+    writer = _Writer(turn_id, number, is_open=after.endswith(_OPEN))
+    if whole and not after:  # wait for what shows whether the turn continues a message
+        async with aclosing(streams.follow_turn(*followed, start, retry, heartbeat, waits=waits)) as events:
+            async for event in events:
+                if event is not None and writer.has_begun(event):
+                    break
+                yield ":\n\n"
+    if whole:
+        first = await _find_start(conversation, writer)
+        start = following.Cursor.of(start)._replace(seq=first).text if first is not None else start
     writer.has_earlier_calls = continues or bool(after)
-    start, last_seq, writer.turn_no = await streams.read(conversation, _start, turn_id)
-    if not after:
+    if after:
+        start = after.removesuffix(_OPEN)
+    else:
         writer.known = last_seq
         yield frame({"type": "start"} if continues else {"type": "start", "messageId": writer.id})
-    else:
-        start = after.removesuffix(_OPEN)
     if writer.has_earlier_calls:
         for message in await streams.earlier(conversation, following.Cursor.of(start).seq):
             _shown(message, writer.calls, ignore)
     if after and writer.is_open:
         yield frame({"type": "reset-step"})
-    async with aclosing(streams.follow_turn(conversation, turn_id, start, retry, heartbeat)) as events:
+    async with aclosing(streams.follow_turn(*followed, start, retry, heartbeat, waits=waits)) as events:
         async for event in events:
             if event is None:
                 yield ":\n\n"
@@ -84,40 +106,19 @@ async def aisdk(
                         request = {"type": "tool-approval-request", "approvalId": suspension.id, "toolCallId": call}
                         yield frame(request | reason)
                 # Without a position: a client that is cut here gets the end again.
-                usage = {"usage": event.usage}
-                yield frame({"type": "finish", "finishReason": "stop", "messageMetadata": usage})
+                metadata = {"usage": event.usage} | ({"interrupted": True} if "stopped" in event.metadata else {})
+                yield frame({"type": "finish", "finishReason": "stop", "messageMetadata": metadata})
                 break
             else:
                 for position, chunk in writer.chunks(event):
                     yield frame(chunk, position or None)
         else:
-            yield frame({"type": "error", "errorText": "the answer was not finished"})
-    yield "data: [DONE]\n\n"
+            yield frame(_UNFINISHED)
+    yield _DONE
 
 
-class AISDKStream(streams.TurnStream):
-    """An ASGI application that answers `GET /KEY/stream` with the answer in progress, for `useChat({resume: true})`.
-
-    Mount it at the `api` of the chat's transport. The answer is sent from its start, as the transport expects. With the
-    header `Last-Event-ID` or `?after=`, it is continued after a frame with this id instead: complete steps are not sent
-    again, and `reset-step` takes back an incomplete one.
-
-    The status is 204 if no turn is in progress. Other statuses are those of `lango_store.sse.EventStream`.
-
-    Args:
-        store: The `AsyncStore` to read.
-        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
-            and returns True if the request may read this session.
-        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
-
-    Raises:
-        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
-        ValueError: `heartbeat` is not positive.
-    """
-
-    headers: ClassVar = [*sse.HEADERS, (b"x-vercel-ai-ui-message-stream", b"v1")]
-
-    stream = staticmethod(aisdk)
+HEADERS: Final = [*sse.HEADERS, (b"x-vercel-ai-ui-message-stream", b"v1")]
+"""The headers of a stream of the AI SDK."""
 
 
 def _start(connection: sa.Connection, now: following.Moment, key: str, turn_id: str) -> tuple[str, int, int]:
@@ -127,6 +128,33 @@ def _start(connection: sa.Connection, now: following.Moment, key: str, turn_id: 
     return start, newest.seq, 0 if turn is None else turn.turn_no
 
 
+async def _find_start(conversation: AsyncConversation, writer: _Writer) -> int | None:
+    """Return the seq before the UI message that a turn continues, and let the writer add its turns; else None."""
+    answers: dict[str, tuple[str, list[Message]]] = {}  # the messages of each UI message, by turn
+    owners: dict[str, str] = {}  # the turns of calls
+    calls, last = Calls(), ""
+    for message in await streams.earlier(conversation):
+        turn, found = streams.turn_of(message) or "", parts(message)
+        is_answer = message.role.canonical is MessageRole.ASSISTANT
+        for number, part in enumerate(found):
+            if type(part) is Call and is_answer:
+                owners[calls.add(message.seq, number, part)] = turn
+            elif type(part) is Result and (id := calls.answered(part)) and turn and owners.get(id) == last:
+                answers.setdefault(turn, answers[last])
+        if is_answer:
+            answers.setdefault(turn, (turn, []))[1].append(message)
+            last = turn
+        elif message.role is MessageRole.USER and not all(type(part) is Result for part in found):
+            answers.pop(turn, None)
+            last = ""
+    id, messages = answers.get(writer.id, ("", []))
+    if not id or id == writer.id:
+        return None
+    writer.id = id
+    writer.ids |= {turn for turn in (streams.turn_of(each) for each in messages) if turn is not None}
+    return messages[0].seq - 1
+
+
 class _Writer:
     """Translates the events of a turn. `is_open` is True in a step, and `draft` is the text of its open text part.
 
@@ -134,15 +162,25 @@ class _Writer:
     `known` are part of what was read. The protocol's reader fails for results of calls that its message does not have.
     """
 
-    def __init__(self, turn_id: str, *, is_open: bool) -> None:
+    def __init__(self, turn_id: str, number: int, *, is_open: bool) -> None:
         self.turn_id = turn_id
         self.id = following.id_prefix(turn_id)
+        self.ids, self.turns = {self.id}, {number}
         self.is_open = is_open
         self.draft = self.stored = ""
-        self.parts = self.known = self.turn_no = 0
+        self.parts = self.known = 0
         self.calls = Calls()
         self._streamed: set[str] = set()
         self.has_earlier_calls = False
+
+    def has_begun(self, event: Event | Turn) -> bool:
+        """Return True if an event belongs to the turn."""
+        match event:
+            case Appended(messages=messages):
+                return any(streams.turn_of(each) == self.id or each.turn_no in self.turns for each in messages)
+            case Piece(turn_id=turn_id):
+                return turn_id == self.turn_id
+        return isinstance(event, Turn)
 
     def chunks(self, event: Event) -> Iterator[tuple[str, Chunk]]:
         """Yield the chunks of an event, each with the position after it."""
@@ -201,7 +239,7 @@ class _Writer:
                 )
 
     def _is_ours(self, message: Message) -> bool:
-        return streams.turn_of(message) == self.id or message.turn_no == self.turn_no
+        return streams.turn_of(message) in self.ids or message.turn_no in self.turns
 
     def _step(self, parts: list[Chunk]) -> Iterator[Chunk]:
         shown = parts
@@ -286,17 +324,20 @@ def _tool_chunks(part: Chunk) -> Iterator[Chunk]:
         yield {"type": f"tool-{part['state']}", "toolCallId": id, **fields, **ran}
 
 
-def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> Messages:
+def aisdk_messages(
+    session: Session, suspensions: Sequence[Suspension] = (), waiting: Sequence[Message] = ()
+) -> Messages:
     """Return the messages of a session as UI messages, for the `messages` of `useChat`.
 
     The id of a UI message is the id of its first message, but the answers of a turn have one id that is the same in
-    the stream of the turn. Messages without an id get one from their `seq`. A saved turn that begins with results for
+    the stream of the turn. Messages without an id get one from their `seq`. A turn that begins with results for
     the last UI message, such as after an approval, continues this message.
 
     Args:
         session: The session, as `AsyncStore.get` returns it.
         suspensions: The suspensions of the session. Those without an answer become requests for approval. If a call has
             no result although its suspension was answered, the page can send the approval again.
+        waiting: The messages of the inbox. Questions among them come last, with `{"waiting": true}` in their metadata.
 
     Returns:
         UI messages as dicts of JSON. The `repairs` of the list name what a UI message cannot express.
@@ -308,10 +349,10 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
     tools: dict[str, Chunk] = {}
     calls = Calls()
     suspended: list[tuple[Chunk, Suspension]] = []
-    waiting: dict[int, list[tuple[tuple[int, int], Suspension]]] = {}
+    asked: dict[int, list[tuple[tuple[int, int], Suspension]]] = {}
     for each in suspensions:
         for place in each.calls:
-            waiting.setdefault(place[0], []).append((place, each))
+            asked.setdefault(place[0], []).append((place, each))
     for message in session.messages:
         role, page._seq = message.role.canonical._value_, message.seq
         if role == "record" or role == "developer":
@@ -326,19 +367,22 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
                 answer = answers[name] = {"id": id, "role": "assistant", "parts": []}
                 page.append(answer)
             answer["parts"].append({"type": "step-start"})
+            if message.extra.get("interrupted"):
+                answer["metadata"] = {"interrupted": True}
             for part in shown:
                 if part["type"] == "text" or part["type"] == "reasoning":
                     part = {**part, "state": "done"}
                 elif "toolCallId" in part:
                     tools[part["toolCallId"]], owners[part["toolCallId"]] = part, answer
                 answer["parts"].append(part)
-            for place, suspension in waiting.pop(message.seq, ()):
+            for place, suspension in asked.pop(message.seq, ()):
                 if tool := tools.get(calls.places.get(place, "")):
                     suspended.append((tool, suspension))
         elif shown:
+            answers.pop(streams.turn_of(message) or "", None)  # the answer to this message follows it
             page.append({"id": id, "role": "system" if role == "system" else "user", "parts": shown})
         for call, fields in results:
-            is_last = message.turn_no is not None and page and owners.get(call) is page[-1]
+            is_last = page and owners.get(call) is page[-1]
             if is_last and (turn := streams.turn_of(message)):
                 answers.setdefault(turn, page[-1])
             if call in tools:
@@ -346,6 +390,11 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
     for tool, suspension in suspended:
         if tool["state"] == "input-available":
             tool |= _approval(suspension)
+    for number, message in enumerate(waiting):
+        if message.role is MessageRole.USER:
+            shown, _ = _shown(message, calls, note)
+            fields = {"id": message.id or f"waiting-{number}", "role": "user", "parts": shown}
+            page.append(fields | {"metadata": {"waiting": True}})
     return page
 
 
@@ -406,15 +455,8 @@ def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
             message = streams.user_message(messages, "parts", ("file",))
         if message is not None and is_asked and not again and isinstance(edited := body.get("messageId"), str):
             message = message.model_copy(update={"id": edited})
-        if kind == "approval":
-            turn_id = f"after-{[*approvals][-1]}"
-        elif kind == "results":
-            turn_id = f"after-{id_of(last.get('id'), *(each.tool_call_id for each in results))}"
-        elif message is not None and not again:
-            turn_id = f"answer-{id_of(message.id, message.content)}"
-        else:
-            turn_id = f"again-{uuid4()}"
-        fields = {"approvals": [*approvals.items()], "results": results}
-        return ChatRequest(kind=kind, message=message, turn_id=turn_id, **fields)
+        answer_id = body.get("messageId") if again else None
+        fields = {"approvals": [*approvals.items()], "results": results, "answer_id": answer_id}
+        return ChatRequest(kind=kind, message=message, **fields)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a request of useChat: {error!r}") from None

@@ -1,21 +1,24 @@
-"""Requests of front ends, and the turns that answer them. A request that is sent again is answered once."""
+"""Requests of front ends: what they bring is stored. A request that is sent again changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import timedelta
-from hashlib import sha256
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from lango_store import AlreadyAnswered, Message, MessageRole, TurnInProgress, following
-from lango_store.aio import AsyncConversation, AsyncRunningTurn
+from lango_store import AlreadyAnswered, Conflict, InvalidState, Message, MessageRole, Suspension, following
+from lango_store.aio import AsyncConversation
 from lango_store.content import Call, Result, parts
-from lango_store.ui.streams import Calls
+from lango_store.errors import quoted
+from lango_store.ui import streams
+from lango_store.ui.streams import Awaited, Calls
 
 _NEWEST: Final = 100
+_TRIES: Final = 5
+_RUNS: Final = "ui.runs"
+_MOST_RUNS: Final = 50
 
 
 class ChatRequest(following.Value):
@@ -27,22 +30,21 @@ class ChatRequest(following.Value):
             stored already asks for another answer.
         message: The last message of the user; its `id` is the id in the front end. None if the client has sent none,
             which only requests with answers or results may do.
-        turn_id: An id for the turn. A request that is sent twice has the same id, so that it is answered once.
         approvals: The answers, as pairs of the suspension's id and the answer, for
             `Conversation.suspensions.answer`. An answer is a dict with `approved` and `reason`, or in AG-UI what
             the front end sends.
         results: The results of tools that the front end has, as tool messages with the ids of the calls on the page.
-            A client can forge them: `open_turn` stores only those of calls that wait for the page.
-        reruns: True if a message that is stored already asks for another answer, as in AG-UI. Otherwise it is a
-            repetition.
+            A client can forge them: `submit` stores only those of calls that wait for the page.
+        answer_id: The id of the UI message that another answer is to replace, if the client has sent it.
+        run_id: The id of the run in AG-UI, which is the same if the request is sent again. Otherwise None.
     """
 
     kind: Literal["message", "regenerate", "approval", "results"]
     message: Message | None
-    turn_id: str
     approvals: list[tuple[str, Any]] = Field(default_factory=list)
     results: list[Message] = Field(default_factory=list)
-    reruns: bool = False
+    answer_id: str | None = None
+    run_id: str | None = None
 
 
 class OpenCall(following.Value):
@@ -53,158 +55,223 @@ class OpenCall(following.Value):
         position: The position of the call in the `tool_calls` of the message, from 0.
         id: The id of the call, "" if it has none.
         name: The name of the tool.
+        arguments: The arguments of the call.
+        suspension: The last suspension of the call, or None.
     """
 
     seq: int
     position: int
     id: str
     name: str
+    arguments: Any = None
+    suspension: Suspension | None = None
+
+    @property
+    def approved(self) -> bool | None:
+        """The field `approved` of the answer to the suspension; None if it has no answer."""
+        answer = None if self.suspension is None or self.suspension.answered_at is None else self.suspension.answer
+        return None if answer is None else isinstance(answer, dict) and answer.get("approved") is True
 
 
-@asynccontextmanager
-async def open_turn(
+async def submit(
     conversation: AsyncConversation,
     asked: ChatRequest,
     *,
-    server_tools: Collection[str] = (),
-    lease: timedelta = timedelta(minutes=2),
-) -> AsyncGenerator[tuple[str, AsyncRunningTurn | None]]:
-    """Begin the turn that answers a request, and store what the request brings.
+    client_tools: Collection[str] = (),
+    by: str | None = None,
+    busy: Literal["wait", "refuse"] = "wait",
+) -> Awaited:
+    """Store what a request brings, so that a worker answers it.
 
-    A new message is appended. A stored message with another text is replaced, and the log after it is deleted. So is
-    the log after a message for which the client wants another answer. Answers to suspensions are stored before the turn
-    begins, in one transaction with a note that the session is owed a turn; if one was stored before, it stays. A result
-    is stored if its call has none, was never begun, does not belong to a suspension, and follows the last question.
+    A new message is put into the inbox. A stored message with another text is replaced: its turn is stopped, and the
+    log from the message on is deleted. So is the log after a message for which the client wants another answer. Answers
+    to suspensions are stored; if one was stored before, it stays. A result of a tool that the page runs is put into the
+    inbox if its call has none, was never begun, belongs to no suspension, and follows the last question.
 
     Args:
         conversation: The conversation.
         asked: The request, from `from_aisdk` or `from_agui`.
-        server_tools: The names of tools whose results the client may not send. Defaults to none.
-        lease: How long the lease lasts after the last write of the turn. Defaults to 2 minutes.
+        client_tools: The names of the tools that the page runs: results of other tools are ignored. Defaults to none.
+        by: Who sends the request, such as the id of a user. It is stored with answers to suspensions.
+        busy: What to do with a new message while the session is owed another turn: "wait" (default) puts it into the
+            inbox, and "refuse" raises `InvalidState`.
 
-    Yields:
-        The id of the turn whose stream is the answer, and the turn, which is saved at the end of the block. The turn is
-        None if the request is a repetition whose answer is stored or in progress.
+    Returns:
+        The turn that answers the request, for `aisdk` and `agui`.
 
     Raises:
-        TurnInProgress: Another request is being answered. Answers to suspensions are stored nevertheless.
+        InvalidState: The session is owed another turn, and `busy` is "refuse"; nothing was stored.
         SuspensionNotFound: There is no such suspension.
         SuspensionExpired: The suspension's TTL has passed.
         InvalidMessage: The message cannot be stored losslessly; nothing was written.
         ValueError: The id is that of a message that is not the user's; nothing was written.
     """
+    results, answered = await _results(conversation, asked, client_tools) if asked.results else ([], None)
+    if asked.message is not None and asked.kind in ("message", "regenerate"):
+        return await _ask(conversation, asked, asked.message, results, by, busy)
+    if results:
+        await conversation.inbox.put_messages(results)
     for id, given in asked.approvals:
+        reason = given.get("reason") if isinstance(given, dict) else None
         with suppress(AlreadyAnswered):
-            await conversation.suspensions.answer(id, given)
-    turn_id = await _turn_id(conversation, asked)
-    async with AsyncExitStack() as stack:
-        turn: AsyncRunningTurn | None = None
-        try:
-            turn = await stack.enter_async_context(conversation.turn(turn_id, lease=lease))
-        except TurnInProgress as error:
-            if error.turn_id != turn_id and not await _is_last_question(conversation, asked):
-                raise
-            turn_id = error.turn_id
-        if turn is not None and not turn.replayed and not turn.messages:
-            await _store(conversation, asked, turn, server_tools)
-        yield turn_id, None if turn is None or turn.replayed else turn
+            await conversation.suspensions.answer(id, given, by=by, why=reason if isinstance(reason, str) else None)
+    current = await streams.find_turn(conversation, Awaited())
+    if current.id is not None and not current.is_owed:  # it was given up
+        await conversation.turns.retry()
+    return Awaited(answered=True) if asked.approvals or answered is None else Awaited(message_id=answered)
+
+
+async def _ask(
+    conversation: AsyncConversation,
+    asked: ChatRequest,
+    message: Message,
+    results: list[Message],
+    by: str | None,
+    busy: Literal["wait", "refuse"],
+) -> Awaited:
+    """Store a question, or ask for another answer to it."""
+    id = str(message.id)
+    awaited, inbox = Awaited(message_id=id), conversation.inbox
+    if asked.run_id is not None:
+        message = message.model_copy(update={"extra": {"run": asked.run_id}})
+    for _ in range(_TRIES):
+        revision = (await conversation.info()).revision
+        if (stored := await conversation.find_message(id)) is not None:
+            if stored.role is not MessageRole.USER:
+                raise ValueError("the id of the message is that of another message: generate a new id for each message")
+            is_edited = stored.content != message.content
+            if is_edited or await _wants_other_answer(conversation, asked, stored):
+                new, after = ([message], stored.seq - 1) if is_edited else ([], stored.seq)
+                try:
+                    await inbox.put_messages(new, replace_after=after, expect=revision)
+                except Conflict:  # perhaps the same request
+                    continue
+                if not is_edited and asked.run_id is not None:
+                    await _note_run(conversation, asked.run_id)
+            else:
+                turn = await streams.find_turn(conversation, awaited)
+                if turn.id is not None and not turn.is_owed and await conversation.turns.find(turn.id) is None:
+                    await conversation.turns.retry()
+            return awaited
+        waiting = next((each for each in await inbox.list() if each.id == id), None)
+        if waiting is not None and waiting.content == message.content:
+            return awaited
+        if waiting is not None:
+            await inbox.delete(id)
+            continue  # a worker may have taken it just now
+        current = await streams.find_turn(conversation, Awaited())
+        if current.is_owed and busy == "refuse":
+            raise InvalidState(
+                f"session {quoted(conversation.key)} is owed another answer: send the message when it has ended"
+            )
+        if current.id is not None and not current.is_owed:
+            await conversation.turns.stop(by=by, reason="given up")
+        new = await inbox.put_messages([*results, message])
+        if not new[-1].replayed or new[-1].content == message.content:
+            return awaited
+    raise InvalidState(f"message {quoted(id)} is changed by other requests: send it again")
+
+
+async def _wants_other_answer(conversation: AsyncConversation, asked: ChatRequest, question: Message) -> bool:
+    """Return True if a request wants another answer to a question, and is not a repetition."""
+    if asked.run_id is not None:
+        if asked.run_id in (question.extra.get("run"), *await _runs(conversation)):
+            return False
+    elif asked.kind != "regenerate":
+        return False
+    turn = await streams.find_turn(conversation, Awaited(message_id=str(question.id)))
+    if asked.answer_id is None or asked.answer_id == question.id:
+        if turn.is_owed:
+            return False
+    else:
+        later = await conversation.all_messages(after=question.seq)
+        current = [] if turn.id is None else [following.id_prefix(turn.id)]
+        if asked.answer_id not in (
+            *current,
+            *(streams.turn_of(each) or each.id or f"seq-{each.seq}" for each in later),
+        ):
+            return False
+    return True
+
+
+async def _runs(conversation: AsyncConversation) -> list[str]:
+    """Return the ids of the last runs of AG-UI that asked for another answer."""
+    runs: list[str] = (await conversation.values.get(_RUNS)).get(_RUNS, [])
+    return runs
+
+
+async def _note_run(conversation: AsyncConversation, run_id: str) -> None:
+    await conversation.values.set({_RUNS: [*await _runs(conversation), run_id][-_MOST_RUNS:]})
 
 
 async def open_calls(conversation: AsyncConversation) -> list[OpenCall]:
     """List the tool calls without a result that were asked for since the last question of the user.
 
-    A turn with such calls has to end, because they wait for the page or for the answer to a suspension.
+    A turn with such calls has to end without asking the model, because they wait for the page or for the answer to a
+    suspension. A call whose suspension was answered can be run, with `turn.call`.
 
     Args:
         conversation: The conversation.
     """
-    found = await _open(conversation)
-    return [OpenCall(seq=seq, position=call.position, id=call.id, name=call.name) for seq, _, call, _ in found]
+    found = _open(await conversation.messages(last=_NEWEST))[0].open()
+    suspended = {place: each for each in await conversation.suspensions.list() for place in each.calls} if found else {}
+    return [
+        OpenCall(
+            seq=seq,
+            position=call.position,
+            id=call.id,
+            name=call.name,
+            arguments=call.arguments,
+            suspension=suspended.get((seq, call.position)),
+        )
+        for seq, _, call, _ in found
+    ]
 
 
-async def _question(conversation: AsyncConversation, asked: ChatRequest) -> Message | None:
-    """Return the stored message of a request for an answer to a message."""
-    if asked.message is None or asked.kind in ("approval", "results"):
-        return None
-    stored = await conversation.find_message(str(asked.message.id))
-    if stored is not None and stored.role is not MessageRole.USER:
-        raise ValueError("the id of the message is that of another message: generate a new id for each message")
-    return stored
-
-
-async def _turn_id(conversation: AsyncConversation, asked: ChatRequest) -> str:
-    """Return the id of the turn that answers a request, or that has answered it."""
-    stored = await _question(conversation, asked)
-    if stored is None or asked.message is None or asked.kind != "message" or stored.content != asked.message.content:
-        return asked.turn_id
-    if asked.reruns and stored._taken_by != asked.turn_id:
-        return asked.turn_id
-    following_messages = await conversation.all_messages(after=stored.seq, limit=1)
-    answers = [each for each in following_messages if each.role is not MessageRole.USER]
-    turns = [each._taken_by for each in (stored, *answers) if each._taken_by is not None]
-    return turns[-1] if turns else asked.turn_id
-
-
-async def _is_last_question(conversation: AsyncConversation, asked: ChatRequest) -> bool:
-    """Return True if the turn in progress answers the question of a request."""
-    stored = await _question(conversation, asked)
-    if stored is None or asked.message is None or stored.content != asked.message.content:
-        return False
-    return all(each.role is not MessageRole.USER for each in await conversation.all_messages(after=stored.seq))
-
-
-async def _store(
-    conversation: AsyncConversation, asked: ChatRequest, turn: AsyncRunningTurn, server_tools: Collection[str]
-) -> None:
-    results = await _results(conversation, asked, server_tools) if asked.results else []
-    if asked.message is None or asked.kind in ("approval", "results"):
-        await turn.append_messages(results)
-        return
-    if results:  # of the last answer: they are not part of this one
-        await conversation.append_messages(results)
-    stored = await _question(conversation, asked)
-    if stored is None:
-        await turn.append(asked.message)
-    elif stored.content == asked.message.content:
-        await turn.append_messages([], replace_after=stored.seq)
-    else:
-        await turn.append_messages([asked.message], replace_after=stored.seq - 1)
-
-
-async def _results(conversation: AsyncConversation, asked: ChatRequest, server_tools: Collection[str]) -> list[Message]:
-    """Return the results of a request that are stored: those of open calls that the page may have run."""
+async def _results(
+    conversation: AsyncConversation, asked: ChatRequest, client_tools: Collection[str]
+) -> tuple[list[Message], str | None]:
+    """Return the results of a request that are to be stored, and the id of the last one that is stored then."""
     others = {place for each in await conversation.suspensions.list() for place in each.calls}
     others |= {(each.seq, each.position) for each in await conversation.calls.list()}
-    ids: dict[str, Call] = {}
-    for seq, number, call, id in await _open(conversation):
-        if (seq, call.position) not in others and call.name not in server_tools:
+    waiting = await conversation.inbox.list()  # first, because a message moves from there to the log
+    messages = [*await conversation.messages(last=_NEWEST), *waiting]
+    calls, asked_for = _open(messages)
+    open = {(seq, call.position) for seq, _, call, _ in calls.open()}
+    ids: dict[str, tuple[int, Call]] = {}
+    for seq, number, call in asked_for:
+        if (seq, call.position) not in others and call.name in client_tools:
             # A page that shows more messages may have had to change the id.
-            ids |= dict.fromkeys((id, f"{call.id or 'call'}-{seq}-{number}"), call)
-    results: list[Message] = []
-    calls: list[Call] = []
+            names = calls.places[seq, call.position], f"{call.id or 'call'}-{seq}-{number}"
+            ids |= dict.fromkeys(names, (seq, call))
+    stored = {each.id for each in messages}
+    new: dict[str, Message] = {}
+    last = None
     for each in asked.results:
-        answered = ids.get(str(each.tool_call_id))
-        if answered is not None and not any(answered is other for other in calls):
-            calls.append(answered)
-            results.append(each.model_copy(update={"tool_call_id": answered.id or None, "name": answered.name or None}))
-    return results
+        if (found := ids.get(str(each.tool_call_id))) is None:
+            continue
+        seq, call = found
+        id = f"result-{seq}-{call.position}"
+        if (seq, call.position) in open:
+            fields = {"id": id, "tool_call_id": call.id or None, "name": call.name or None}
+            new.setdefault(id, each.model_copy(update=fields))
+        if id in new or id in stored:
+            last = id
+    return [*new.values()], last
 
 
-async def _open(conversation: AsyncConversation) -> list[tuple[int, int, Call, str]]:
-    """Return the open calls since the last question. Calls that a provider runs are left out."""
+def _open(messages: list[Message]) -> tuple[Calls, list[tuple[int, int, Call]]]:
+    """Return the calls since the last question, those without a result in `open()`; not those that a provider runs."""
     calls = Calls()
-    for message in await conversation.messages(last=_NEWEST):
+    all_calls: list[tuple[int, int, Call]] = []
+    for message in messages:
         found = parts(message)
         if message.role is MessageRole.USER and not all(type(each) is Result for each in found):
-            calls = Calls()
+            calls, all_calls = Calls(), []
         for number, part in enumerate(found):
             if type(part) is Call and message.role.canonical is MessageRole.ASSISTANT:
                 calls.add(message.seq, number, part)
+                all_calls.append((message.seq, number, part))
             elif type(part) is Result:
                 calls.answered(part)
-    return calls.open()
-
-
-def id_of(*names: object) -> str:
-    """Return the end of the id of a turn, which depends on these names."""
-    return sha256(repr(names).encode()).hexdigest()[:24]
+    return calls, all_calls

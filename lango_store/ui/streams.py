@@ -9,9 +9,23 @@ from contextlib import aclosing
 from datetime import timedelta
 from operator import itemgetter
 from time import monotonic
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from lango_store import Ended, Event, Message, MessageRole, Suspension, Turn, TurnBegan, TurnEnded, following, sse
+import sqlalchemy as sa
+
+from lango_store import (
+    Ended,
+    Event,
+    Message,
+    MessageRole,
+    Piece,
+    Session,
+    Suspension,
+    Turn,
+    TurnBegan,
+    TurnEnded,
+    following,
+)
 from lango_store.aio import AsyncConversation
 from lango_store.content import Call, Result
 from lango_store.window import Repair
@@ -24,37 +38,69 @@ TURN_ID: Final = re.compile("turn[0-9a-f]{24}(?=[0-9a-f]{16})")
 """The beginning of the ids that the messages of a turn get."""
 
 
-class TurnStream(sse.Application):
-    """An ASGI application that answers `GET /KEY/stream` with the answer in progress.
+class Awaited(following.Value):
+    """The turn that answers a request, which may not have begun yet. `submit` returns it.
 
-    Subclasses define the protocol.
+    Attributes:
+        message_id: The id of the message that the turn takes from the inbox, or of a question in the log, whose newest
+            answer is meant.
+        answered: True for the turn that begins after the last answer to a suspension. If both are left out, the turn in
+            progress or the next one is meant.
     """
 
-    path = re.compile("/(.+)/stream", re.DOTALL)
+    message_id: str | None = None
+    answered: bool = False
 
-    stream: ClassVar[Callable[..., AsyncGenerator[str, None]]]
-    """A function that yields the frames of a turn."""
 
-    async def _frames(self, scope: Any, key: str) -> AsyncGenerator[bytes, None]:
-        conversation = self._store.conversation(key)
-        turn = await conversation.turns.in_progress()
-        if turn is not None and turn.held:
-            position, heartbeat = sse.requested_position(scope), timedelta(seconds=self._heartbeat)
-            async with aclosing(self.stream(conversation, turn.id, after=position, heartbeat=heartbeat)) as frames:
-                async for frame in frames:
-                    yield frame.encode()
+async def find_turn(conversation: AsyncConversation, awaited: Awaited) -> following.AwaitedTurn:
+    """Return the state of a turn that a reader waits for."""
+    if awaited.message_id is not None:
+        return await read(conversation, following.of_message, awaited.message_id)
+    return await read(conversation, following.after_answer if awaited.answered else following.next_turn)
+
+
+async def wait_for_turn(
+    conversation: AsyncConversation, awaited: Awaited, heartbeat: timedelta
+) -> AsyncGenerator[str | None, None]:
+    """Yield None while a turn has not begun, and its id as the last item; no id if none will begin.
+
+    A reader that waits has no connection and no lease.
+    """
+    start = (await read(conversation, following.newest, "")).text
+    reader = following.Reader(conversation._twin._context, conversation.key, start, follow=True)
+    events = following.follow_async(conversation._threads, reader, heartbeat.total_seconds())
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Piece):
+                continue
+            if isinstance(event, Ended):
+                return
+            turn = await find_turn(conversation, awaited)
+            if turn.id is not None:
+                yield turn.id
+            if turn.id is not None or not turn.is_owed:
+                return
+            yield None
 
 
 async def follow_turn(
-    conversation: AsyncConversation, turn_id: str, start: str, retry: timedelta, heartbeat: timedelta
+    conversation: AsyncConversation,
+    turn_id: str,
+    start: str,
+    retry: timedelta,
+    heartbeat: timedelta,
+    *,
+    waits: bool = False,
 ) -> AsyncGenerator[Event | Turn | None, None]:
     """Yield the events of a session, None as a heartbeat, and the turn as the last item when it was saved.
 
     The usage of the turn includes the turns that were saved under its lease. The turn is left out if the session ends,
-    if another turn begins, or if no attempt of the turn runs for the time `retry`.
+    if another turn begins, or if no attempt of the turn runs for the time `retry`. With `waits`, it is instead left
+    out if the session is not owed another attempt.
     """
     reader = following.Reader(conversation._twin._context, conversation.key, start, follow=True)
-    until = None if following.Cursor.of(start).attempt else monotonic() + retry.total_seconds()
+    pause = 0.0 if waits else retry.total_seconds()
+    until = None if following.Cursor.of(start).attempt else monotonic() + pause
     seconds = min(heartbeat, retry).total_seconds()
     turn, last_seq = None, 0
     async with aclosing(following.follow_async(conversation._threads, reader, seconds)) as events:
@@ -67,11 +113,11 @@ async def follow_turn(
                     # Its event follows its last message: changes and messages of others may be missing.
                     turn, last_seq = saved, (await read(conversation, following.newest, turn_id)).seq
                 case TurnEnded(turn=None):
-                    until = monotonic() + retry.total_seconds()
+                    until = monotonic() + pause
                 case TurnBegan():
                     until = None if event.turn_id == turn_id else monotonic()
                 case Ended():
-                    until = monotonic()
+                    until, waits = monotonic(), False
             if event is None or event.event not in ("turn_began", "turn_ended"):
                 yield event
             if turn is not None and at.seq >= last_seq:
@@ -79,18 +125,27 @@ async def follow_turn(
                 yield turn.model_copy(update={"usage": following.total(each.usage for each in (*within, turn))})
                 return
             if turn is None and until is not None and monotonic() >= until:
-                return
+                if not waits or not await _is_expected(conversation, turn_id):
+                    return
+                until = monotonic() + retry.total_seconds()
 
 
-async def read(conversation: AsyncConversation, operation: Callable[..., R], turn_id: str) -> R:
+async def _is_expected(conversation: AsyncConversation, turn_id: str) -> bool:
+    """Return True if the end of a turn will follow, because it is saved, in progress, or owed another attempt."""
+    if await read(conversation, following.is_owed, turn_id):
+        return True
+    return await conversation.turns.find(turn_id) is not None
+
+
+async def read(conversation: AsyncConversation, operation: Callable[..., R], *args: Any) -> R:
     """Run a read of a conversation in one snapshot of the primary."""
     context = conversation._twin._context.on_primary()
-    return await conversation._threads.run(lambda: context.read_together(operation, conversation.key, turn_id))
+    return await conversation._threads.run(lambda: context.read_together(operation, conversation.key, *args))
 
 
-async def earlier(conversation: AsyncConversation, seq: int) -> list[Message]:
-    """Return the last messages up to a seq, to find the calls of results if a client has already a part of a turn."""
-    messages = await conversation.all_messages(before=seq + 1, last=_EARLIER)
+async def earlier(conversation: AsyncConversation, seq: int | None = None) -> list[Message]:
+    """Return the last messages, up to a seq, to find the calls of results."""
+    messages = await conversation.all_messages(before=None if seq is None else seq + 1, last=_EARLIER)
     return [message for message in messages if message.role is not MessageRole.RECORD]
 
 
@@ -114,6 +169,30 @@ async def open_suspensions(
         for each in waiting
     ]
     return [(each, ids) for each, ids in zip(waiting, calls, strict=True) if ids]
+
+
+async def last_suspended(conversation: AsyncConversation) -> str | None:
+    """Return the id of the last turn with a call that waits for an answer to a suspension, if the turn is saved."""
+    waiting = [each for each in await conversation.suspensions.list() if each.answered_at is None and each.calls]
+    for seq in sorted((each.calls[0][0] for each in waiting), reverse=True)[:1]:
+        message = await conversation.all_messages(after=seq - 1, limit=1)
+        if message and message[0].seq == seq and message[0].id is not None:
+            return (await find_turn(conversation, Awaited(message_id=message[0].id))).id
+    return None
+
+
+class Page(NamedTuple):
+    """What a page shows at one moment."""
+
+    session: Session
+    waiting: list[Message]
+    suspensions: list[Suspension]
+
+
+def load_page(connection: sa.Connection, now: following.Moment, key: str) -> Page:
+    """Read what a page shows. Needs a snapshot."""
+    waiting, suspensions = following.waiting(connection, now, key), following.suspensions(connection, now, key)
+    return Page(following.load(connection, now, key), waiting, suspensions)
 
 
 def turn_of(message: Message) -> str | None:

@@ -1,6 +1,7 @@
-"""Web applications: the pages of `lango-store serve`, and OpenAI's Conversations API."""
+"""Web applications: the pages of `lango-store serve`, a chat for front ends, and OpenAI's Conversations API."""
 
+from lango_store.web.chats import Chat, chat
 from lango_store.web.conversations import conversation_id, conversations
 from lango_store.web.pages import LOOPBACK, application, new_token
 
-__all__ = ["LOOPBACK", "application", "conversation_id", "conversations", "new_token"]
+__all__ = ["LOOPBACK", "Chat", "application", "chat", "conversation_id", "conversations", "new_token"]

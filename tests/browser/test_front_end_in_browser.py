@@ -30,8 +30,10 @@ def address(model: StreamingModel, front_end: Path, tmp_path: Path) -> Iterator[
     (front_end / "chat.jsx").write_text(source)
     options = ["--bundle", "--format=esm", f"--outfile={tmp_path}/static/chat.js", "--loader:.jsx=jsx"]
     subprocess.run(["node_modules/.bin/esbuild", "chat.jsx", *options], cwd=front_end, check=True, capture_output=True)
+    (page,) = blocks("docs/howto/front-ends.md", "html")
+    (tmp_path / "static/chat.html").write_text(page)
     with live_view(f"sqlite:///{tmp_path}/agent.db", model, tmp_path, "front") as address:
-        yield f"{address}/chats/chat-1"
+        yield f"{address}/static/chat.html?chat-1"
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """The service on the page about front ends: requests that are repeated, edited or refused, in both protocols."""
 
 import json
-import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -66,28 +66,20 @@ def test_edited_and_repeated_questions(client: httpx2.Client, model: StreamingMo
 
 def test_requests_during_a_turn(client: httpx2.Client, model: StreamingModel) -> None:
     model.hold()
-    received: list[str] = []
-
-    def send(path: str, body: dict[str, Any]) -> None:
-        received.append(client.post(path, json=body).text)
-
-    senders = [threading.Thread(target=send, args=("/api/chat", question("Hello"))) for _ in range(2)]
-    senders[0].start()
-    until(lambda: PIECES[0] in client.get("/api/chat/chat-1/messages").text or model.calls == {"Hello": 1})
-    senders.append(
-        threading.Thread(
-            target=send, args=("/api/agent", run("r2", {**question("Hello")["messages"][0], "content": "Hello"}))
-        )
-    )
-    for sender in senders[1:]:
-        sender.start()
-    assert client.post("/api/chat", json=question("Bye", "q2")).status_code == 409
-    model.release()
-    for sender in senders:
-        sender.join()
-    assert all(json.dumps(PIECES[0])[1:-1] in each for each in received)
-    assert shown(client) == ["Hello", ANSWER]
-    assert model.calls == {"Hello": 1}
+    hello = {"id": "q1", "role": "user", "content": "Hello"}
+    bodies = [("/api/chat", question("Hello"))] * 2 + [("/api/agent", run("r2", hello))]
+    with ExitStack() as stack:
+        responses = [stack.enter_context(client.stream("POST", path, json=body)) for path, body in bodies]
+        waiting = stack.enter_context(client.stream("POST", "/api/chat", json=question("Bye", "q2")))
+        until(lambda: model.calls == {"Hello": 1})
+        assert shown(client) == ["Hello", "Bye"]
+        assert last_message(client)["metadata"] == {"waiting": True}
+        model.release()
+        for response in (*responses, waiting):
+            assert response.status_code == 200
+            assert json.dumps(PIECES[0])[1:-1] in response.read().decode()
+    assert shown(client) == ["Hello", ANSWER, "Bye", ANSWER]
+    assert model.calls == {"Hello": 1, "Bye": 1}
 
 
 def test_approval_is_applied_once_also_after_a_crash(client: httpx2.Client, url: str) -> None:
@@ -129,8 +121,10 @@ def test_refused_requests_have_a_status(client: httpx2.Client) -> None:
     assert client.post("/api/chat/chat-1/stop").status_code == 404
     assert client.post("/api/chat", json={}).status_code == 400
     assert client.post("/api/chat", json={**question("Hello"), "id": ""}).status_code == 400
-    assert client.post("/api/agent", content="{").status_code == 400
+    assert client.post("/api/agent", content="{").status_code == 415
+    json_type = {"content-type": "application/json"}
+    assert client.post("/api/agent", content="{", headers=json_type).status_code == 400
     resume = [{"interruptId": "missing", "status": "resolved"}]
     assert client.post("/api/agent", json=run("r1", resume=resume)).status_code == 404
     assert client.post("/api/chat", json=question("Hello")).status_code == 200
-    assert [client.post("/api/chat/chat-1/stop").status_code for _ in range(2)] == [200, 200]
+    assert [client.post("/api/chat/chat-1/stop").status_code for _ in range(2)] == [204, 204]

@@ -36,7 +36,10 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("place", [place for place in PROGRAMS if "background-turns" not in place])  # runs on
+RUN_ON = [place for place, program in PROGRAMS.items() if "background-turns" in place or "run(store.work(" in program]
+
+
+@pytest.mark.parametrize("place", [place for place in PROGRAMS if place not in RUN_ON])
 def test_program_on_a_page_runs(place: str, tmp_path: Path, make_postgres: MakeDatabase) -> None:
     program = PROGRAMS[place].replace("postgresql+psycopg://app@localhost/agents", make_postgres(migrated=False))
     done = run_program(program, folder=tmp_path, strict=True)

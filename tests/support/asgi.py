@@ -39,7 +39,7 @@ class Request:
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], dict(message["headers"])
             return
-        self._sent.put_nowait(message["body"])
+        self._sent.put_nowait(message.get("body", b""))
         if not message.get("more_body"):
             self._sent.put_nowait(None)
 

@@ -275,6 +275,10 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
         },
         Inbox: {
             "put": [lambda: k.inbox.put(message()), lambda: k.inbox.put(message(id="new"))],
+            "put_messages": [
+                lambda: k.inbox.put_messages([message(), message(id="new")]),
+                lambda: busy.inbox.put_messages([message(id="edited")], replace_after=0),
+            ],
             "list": [k.inbox.list],
             "delete": [lambda: k.inbox.delete("unknown")],
             "redact": [lambda: k.inbox.redact("waiting")],

@@ -11,9 +11,19 @@ import pytest
 from support.asgi import Request
 from support.factories import message
 
-from lango_store import AsyncStore, InvalidCursor, LeaseLost, Message, Store, ToolCall
+from lango_store import (
+    AsyncConversation,
+    AsyncRunningTurn,
+    AsyncStore,
+    InvalidCursor,
+    LeaseLost,
+    Message,
+    Store,
+    ToolCall,
+)
 from lango_store.testing import Clock
-from lango_store.ui import AGUIStream, agui, agui_messages, from_agui
+from lango_store.ui import agui, agui_messages, from_agui
+from lango_store.web import chat
 
 Work = Callable[[AsyncStore], Coroutine[Any, Any, None]]
 AT_ONCE = timedelta(0)
@@ -31,6 +41,10 @@ def run(url: str, clock: Clock) -> Callable[[Work], None]:
         asyncio.run(start())
 
     return run
+
+
+async def answer(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+    """Answer nothing: these tests answer themselves."""
 
 
 def events(frames: list[str]) -> list[dict[str, Any]]:
@@ -53,21 +67,21 @@ async def received_until(frames: Any, text: str) -> list[str]:
 
 def test_status_is_204_if_no_turn_is_in_progress(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
-        await store.open("k")
-        app = AGUIStream(store, authorize=lambda scope, key: True)
-        assert await Request(app, "/k/stream").finish() == 204
+        await store.open("k", user_id="ann")
+        app = chat(store, answer, user=lambda request: "ann", background=True)
+        assert await Request(app, "/api/agent/k/stream").finish() == 204
 
     run(work)
 
 
 def test_run_begins_with_a_snapshot_or_is_continued_after_a_frame(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
-        conversation = await store.open("k", messages=[Message.user("Hello", id="q1")])
-        app = AGUIStream(store, authorize=lambda scope, key: True)
+        conversation = await store.open("k", user_id="ann", messages=[Message.user("Hello", id="q1")])
+        app = chat(store, answer, user=lambda request: "ann", background=True)
         async with conversation.turn("t", flush=AT_ONCE) as turn:
             await turn.append(Message.assistant("One."))
             await turn.write("Tw")
-            request = Request(app, "/k/stream")
+            request = Request(app, "/api/agent/k/stream")
             received = await received_until(request.frames(), '"Tw"')
             started, snapshot, piece = events([f"{frame}\n\n" for frame in received])
             assert started == {"type": "RUN_STARTED", "threadId": "k", "runId": "t"}
@@ -88,8 +102,8 @@ def test_run_begins_with_a_snapshot_or_is_continued_after_a_frame(run: Callable[
 
 def test_run_can_continue_after_the_id_of_each_of_its_frames(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
-        conversation = await store.open("k")
-        app = AGUIStream(store, authorize=lambda scope, key: True)
+        conversation = await store.open("k", user_id="ann")
+        app = chat(store, answer, user=lambda request: "ann", background=True)
         async with conversation.turn("t", flush=AT_ONCE) as turn:
             await turn.append(Message.assistant("One."))
             await turn.write("Tw")
@@ -97,7 +111,7 @@ def test_run_can_continue_after_the_id_of_each_of_its_frames(run: Callable[[Work
             received = await received_until(frames, '"Tw"')
             await frames.aclose()
             for id in {"", *(line[4:] for line in "".join(received).split("\n") if line.startswith("id: "))}:
-                request = Request(app, "/k/stream", last_event_id=id)
+                request = Request(app, "/api/agent/k/stream", last_event_id=id)
                 assert await anext(request.frames())
                 await request.disconnect()
         whole = [frame async for frame in agui(conversation, "t")]
@@ -108,7 +122,7 @@ def test_run_can_continue_after_the_id_of_each_of_its_frames(run: Callable[[Work
 
 def test_position_that_is_not_an_id_raises_invalid_cursor(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
-        conversation = await store.open("k")
+        conversation = await store.open("k", user_id="ann")
         for position in ("7", "7_x", "7_0", "x_0"):
             with pytest.raises(InvalidCursor):
                 await anext(agui(conversation, "t", after=position))
@@ -118,7 +132,7 @@ def test_position_that_is_not_an_id_raises_invalid_cursor(run: Callable[[Work], 
 
 def test_draft_of_a_failed_attempt_is_replaced_by_a_snapshot(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
-        conversation = await store.open("k", messages=[Message.user("Hello", id="q1")])
+        conversation = await store.open("k", user_id="ann", messages=[Message.user("Hello", id="q1")])
         frames = agui(conversation, "t", retry=timedelta(milliseconds=50))
         received: list[str] = []
         with suppress(LeaseLost):
@@ -135,7 +149,7 @@ def test_draft_of_a_failed_attempt_is_replaced_by_a_snapshot(run: Callable[[Work
 
 def test_edit_is_sent_as_a_snapshot(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
-        conversation = await store.open("k")
+        conversation = await store.open("k", user_id="ann")
         async with conversation.turn("t") as turn:
             answer = await turn.append(Message.assistant("One."))
             frames = agui(conversation, "t")
@@ -150,7 +164,7 @@ def test_edit_is_sent_as_a_snapshot(run: Callable[[Work], None]) -> None:
 
 def test_suspension_is_an_interrupt(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
-        conversation = await store.open("k")
+        conversation = await store.open("k", user_id="ann")
         async with conversation.turn("t") as turn:
             asking = await turn.append(Message.assistant(tool_calls=[ToolCall(id="c1", name="pay", arguments={})]))
             suspension = await conversation.suspensions.create(calls=[(asking.seq, 0)], reason="Pay?")
@@ -165,7 +179,7 @@ def test_suspension_is_an_interrupt(run: Callable[[Work], None]) -> None:
 
 def test_call_that_was_removed_needs_no_approval(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
-        conversation = await store.open("k")
+        conversation = await store.open("k", user_id="ann")
         async with conversation.turn("t") as turn:
             asking = await turn.append(Message.assistant(tool_calls=[ToolCall(id="c1", name="pay", arguments={})]))
             await conversation.suspensions.create(calls=[(asking.seq, 0)], reason="Pay?")
@@ -177,7 +191,7 @@ def test_call_that_was_removed_needs_no_approval(run: Callable[[Work], None]) ->
 
 def test_saved_turn_without_messages_ends_at_once(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
-        conversation = await store.open("k", messages=[message()])
+        conversation = await store.open("k", user_id="ann", messages=[message()])
         async with conversation.turn("t"):
             pass
         assert types([frame async for frame in agui(conversation, "t")])[-1] == "RUN_FINISHED"
@@ -189,7 +203,7 @@ def test_stored_messages_are_messages_of_ag_ui(store: Store) -> None:
     picture = {"type": "image", "source": {"type": "url", "value": "https://example.com/a.png"}}
     other = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
     question = Message.user([{"type": "text", "text": "Weather?"}, picture, other], id="q1")
-    conversation = store.open("k", messages=[Message.system("Be brief.", id="s1"), question])
+    conversation = store.open("k", user_id="ann", messages=[Message.system("Be brief.", id="s1"), question])
     calls = [ToolCall(id=id, name="weather", arguments={"city": "Oslo"}) for id in ("c1", "c2")]
     with conversation.turn("t") as turn:
         thought = {"type": "thinking", "thinking": "Oslo"}
@@ -221,7 +235,7 @@ def test_new_message_of_the_user_keeps_its_id() -> None:
     request = from_agui(asked())
     assert request.message is not None
     assert (request.kind, request.message.id, request.message.content) == ("message", "q1", "Hello")
-    assert request.turn_id == "r1"
+    assert request.run_id == "r1"
 
 
 def test_image_of_the_user_is_read() -> None:

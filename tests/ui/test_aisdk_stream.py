@@ -11,11 +11,12 @@ import pytest
 from support.asgi import Request
 from support.factories import message
 
-from lango_store import AsyncStore, LeaseLost, Message, Store, ToolCall
+from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, LeaseLost, Message, Store, ToolCall
 from lango_store.testing import Clock
-from lango_store.ui import AISDKStream, aisdk, aisdk_messages, from_aisdk
+from lango_store.ui import aisdk, aisdk_messages, from_aisdk
+from lango_store.web import Chat, chat
 
-Work = Callable[[AsyncStore, AISDKStream], Coroutine[Any, Any, None]]
+Work = Callable[[AsyncStore, Chat], Coroutine[Any, Any, None]]
 AT_ONCE = timedelta(0)
 
 
@@ -26,11 +27,15 @@ def served(url: str, clock: Clock) -> Callable[[Work], None]:
     def run(work: Work) -> None:
         async def start() -> None:
             async with AsyncStore(url, clock=clock) as store:
-                await work(store, AISDKStream(store, authorize=lambda scope, key: key != "secret"))
+                await work(store, chat(store, answer, user=lambda request: "ann", background=True))
 
         asyncio.run(start())
 
     return run
+
+
+async def answer(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+    """Answer nothing: these tests answer themselves."""
 
 
 def chunks(frames: list[str]) -> list[dict[str, Any]]:
@@ -43,32 +48,36 @@ def types(frames: list[str]) -> list[str]:
     return [chunk["type"] for chunk in chunks(frames)]
 
 
-def test_status_is_204_if_no_turn_is_in_progress(served: Callable[[Work], None], clock: Clock) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k")
-        assert await Request(app, "/k/stream").finish() == 204
+def test_status_is_204_if_no_turn_is_in_progress_or_owed(served: Callable[[Work], None], clock: Clock) -> None:
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann")
+        assert await Request(app, "/api/chat/k/stream").finish() == 204
         async with conversation.turn("t", lease=timedelta(minutes=1)):
-            clock.move(minutes=2)  # the process was killed
-            assert await Request(app, "/k/stream").finish() == 204
+            clock.move(minutes=2)  # the process was killed, and a worker will continue
+            request = Request(app, "/api/chat/k/stream")
+            assert await anext(request.frames())
+            assert request.status == 200
+            await request.disconnect()
 
     served(work)
 
 
-@pytest.mark.parametrize(("path", "status"), [("/missing/stream", 404), ("/secret/stream", 403), ("/k/events", 404)])
-def test_refused_request_gets_an_http_error_status(served: Callable[[Work], None], path: str, status: int) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        assert await Request(app, path).finish() == status
+@pytest.mark.parametrize("path", ["/api/chat/missing/stream", "/api/chat/bobs/stream", "/k/events"])
+def test_refused_request_gets_an_http_error_status(served: Callable[[Work], None], path: str) -> None:
+    async def work(store: AsyncStore, app: Chat) -> None:
+        await store.open("bobs", user_id="bob")
+        assert await Request(app, path).finish() == 404
 
     served(work)
 
 
 def test_answer_in_progress_is_sent_from_its_start_or_after_a_frame(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k", messages=[message()])
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann", messages=[message()])
         async with conversation.turn("t", flush=AT_ONCE) as turn:
             await turn.append(Message.assistant("One."))
             await turn.write("Tw")
-            request = Request(app, "/k/stream")
+            request = Request(app, "/api/chat/k/stream")
             frames = request.frames()
             received: list[str] = []
             while not received or '"Tw"' not in received[-1]:
@@ -78,7 +87,7 @@ def test_answer_in_progress_is_sent_from_its_start_or_after_a_frame(served: Call
             assert types(received) == ["start", "start-step", *step, "text-end", "finish-step", "start-step", *step]
             await request.disconnect()
             id = received[-1].split("\n")[0].removeprefix("id: ")
-            again = Request(app, "/k/stream", last_event_id=id)
+            again = Request(app, "/api/chat/k/stream", last_event_id=id)
             rest = again.frames()
             continued = [await anext(rest)]
             await turn.append(Message.assistant("Two."))
@@ -94,8 +103,8 @@ def test_answer_in_progress_is_sent_from_its_start_or_after_a_frame(served: Call
 
 
 def test_stream_can_continue_after_the_id_of_each_of_its_frames(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k")
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann")
         async with conversation.turn("t", flush=AT_ONCE) as turn:
             await turn.append(Message.assistant("One."))
             await turn.write("Tw")
@@ -105,7 +114,7 @@ def test_stream_can_continue_after_the_id_of_each_of_its_frames(served: Callable
                 received.append(await anext(frames))
             await frames.aclose()
             for id in {"", *(line[4:] for line in "".join(received).split("\n") if line.startswith("id: "))}:
-                request = Request(app, "/k/stream", last_event_id=id)
+                request = Request(app, "/api/chat/k/stream", last_event_id=id)
                 assert await anext(request.frames())
                 await request.disconnect()
         whole = [frame async for frame in aisdk(conversation, "t")]
@@ -115,8 +124,8 @@ def test_stream_can_continue_after_the_id_of_each_of_its_frames(served: Callable
 
 
 def test_stream_of_a_saved_turn_ends_at_once(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k")
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann")
         async with conversation.turn("t") as turn:
             await turn.append(Message.assistant("One."))
         await conversation.save_turn([message()])
@@ -127,8 +136,8 @@ def test_stream_of_a_saved_turn_ends_at_once(served: Callable[[Work], None]) -> 
 
 
 def test_answer_that_nobody_finishes_ends_with_an_error(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k")
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann")
         frames: list[str] = []
         with suppress(LeaseLost):
             async with conversation.turn("t", flush=AT_ONCE) as turn:
@@ -143,8 +152,8 @@ def test_answer_that_nobody_finishes_ends_with_an_error(served: Callable[[Work],
 
 
 def test_reader_is_told_that_messages_have_changed(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k")
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann")
         async with conversation.turn("t") as turn:
             frames = aisdk(conversation, "t")
             received = [await anext(frames), await anext(frames)]
@@ -159,8 +168,8 @@ def test_reader_is_told_that_messages_have_changed(served: Callable[[Work], None
 
 
 def test_saved_turn_without_messages_ends_at_once(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k", messages=[message()])
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann", messages=[message()])
         async with conversation.turn("t"):
             pass
         assert types([frame async for frame in aisdk(conversation, "t")]) == ["start", "finish"]
@@ -169,8 +178,8 @@ def test_saved_turn_without_messages_ends_at_once(served: Callable[[Work], None]
 
 
 def test_draft_that_was_not_appended_is_taken_back_at_the_end(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k")
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann")
         frames = aisdk(conversation, "t")
         received: list[str] = []
         async with conversation.turn("t", flush=AT_ONCE) as turn:
@@ -184,8 +193,8 @@ def test_draft_that_was_not_appended_is_taken_back_at_the_end(served: Callable[[
 
 
 def test_reader_is_not_told_of_changes_before_it_came(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k")
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann")
         async with conversation.turn("t") as turn:
             answer = await turn.append(Message.assistant("One."))
             await conversation.edits.update(answer.seq, Message.assistant("1."))
@@ -197,8 +206,8 @@ def test_reader_is_not_told_of_changes_before_it_came(served: Callable[[Work], N
 
 
 def test_change_before_the_end_of_the_turn_is_sent(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k")
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann")
         async with conversation.turn("t") as turn:
             answer = await turn.append(Message.assistant("One."))
             frames = aisdk(conversation, "t")
@@ -215,8 +224,8 @@ def test_change_before_the_end_of_the_turn_is_sent(served: Callable[[Work], None
 
 
 def test_call_that_was_removed_needs_no_approval(served: Callable[[Work], None]) -> None:
-    async def work(store: AsyncStore, app: AISDKStream) -> None:
-        conversation = await store.open("k")
+    async def work(store: AsyncStore, app: Chat) -> None:
+        conversation = await store.open("k", user_id="ann")
         async with conversation.turn("t") as turn:
             asking = await turn.append(Message.assistant(tool_calls=[ToolCall(id="c1", name="pay", arguments={})]))
             await conversation.suspensions.create(calls=[(asking.seq, 0)], reason="Pay?")
@@ -227,7 +236,9 @@ def test_call_that_was_removed_needs_no_approval(served: Callable[[Work], None])
 
 
 def test_stored_messages_keep_their_ids(store: Store) -> None:
-    conversation = store.open("k", messages=[Message.user("Weather?", id="q1"), Message.assistant("Where?", id="a1")])
+    conversation = store.open(
+        "k", user_id="ann", messages=[Message.user("Weather?", id="q1"), Message.assistant("Where?", id="a1")]
+    )
     call = ToolCall(id="c1", name="weather", arguments='{"city": "Oslo"}')
     with conversation.turn("t") as turn:
         turn.append(Message.user("Oslo", id="q2"))
@@ -253,7 +264,6 @@ def test_new_message_of_the_user_keeps_its_id() -> None:
     request = from_aisdk(asked(QUESTION))
     assert request.message is not None
     assert (request.kind, request.message.id, request.message.content) == ("message", "q1", "Hello")
-    assert from_aisdk(asked(QUESTION)).turn_id == request.turn_id
 
 
 def test_request_for_another_answer_is_read() -> None:

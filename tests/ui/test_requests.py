@@ -1,27 +1,44 @@
-"""`lango_store.ui.open_turn`: requests of both protocols that edit, repeat, approve and bring results of tools."""
+"""`lango_store.ui.submit`: requests of both protocols that edit, repeat, approve and bring results of tools."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lango_store import AsyncConversation, AsyncStore, Message, SuspensionNotFound, ToolCall, TurnInProgress
-from lango_store.ui import ChatRequest, aisdk_messages, from_agui, from_aisdk, open_calls, open_turn
+from lango_store import (
+    AsyncConversation,
+    AsyncRunningTurn,
+    AsyncStore,
+    InvalidState,
+    Message,
+    Store,
+    SuspensionNotFound,
+    ToolCall,
+)
+from lango_store.ui import (
+    Awaited,
+    ChatRequest,
+    agui_messages,
+    aisdk,
+    aisdk_messages,
+    from_agui,
+    from_aisdk,
+    open_calls,
+    submit,
+)
 
-Work = Callable[[AsyncConversation], Coroutine[Any, Any, None]]
+Work = Callable[[AsyncStore, AsyncConversation], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
 def run(url: str) -> Callable[[Work], None]:
-    """Return a function that runs a coroutine function with an empty conversation."""
+    """Return a function that runs a coroutine function with a store and an empty conversation."""
 
     def start(work: Work) -> None:
         async def with_store() -> None:
             async with AsyncStore(url) as store:
-                await work(await store.open("k"))
+                await work(store, await store.open("k"))
 
         asyncio.run(with_store())
 
@@ -41,16 +58,26 @@ def question(text: str, id: str = "q1") -> dict[str, Any]:
     return {"id": id, "role": "user", "content": text}
 
 
-async def answered(conversation: AsyncConversation, asked: ChatRequest, *tools: str) -> str:
-    """Answer a request, with calls of these tools or with the number of the log's messages; return the turn's id."""
-    async with open_turn(conversation, asked, server_tools={"pay"}) as (turn_id, turn):
-        if turn is not None and not await open_calls(conversation):
-            calls = [ToolCall(id=f"call-{tool}", name=tool, arguments={}) for tool in tools]
-            if calls:
-                await turn.append(Message.assistant(tool_calls=calls))
-            else:
-                await turn.append(Message.assistant(f"answer {(await conversation.info()).last_seq}"))
-    return turn_id
+async def answer(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+    """Call the tools that the last question names, otherwise answer with the number of the log's messages."""
+    last = (await conversation.messages(last=1))[-1]
+    if last.role == "user" and str(last.content).startswith("call "):
+        calls = [ToolCall(id=f"call-{tool}", name=tool, arguments={}) for tool in str(last.content).split()[1:]]
+        await turn.append(Message.assistant(tool_calls=calls))
+    for call in await open_calls(conversation):
+        if call.approved is not None:
+            async with turn.call(call.seq, call.position, idempotent=True) as effect:
+                if not effect.replayed:
+                    effect.output = "paid" if call.approved else "not paid"
+    if not await open_calls(conversation):
+        await turn.append(Message.assistant(f"answer {(await conversation.info()).last_seq}"))
+
+
+async def answered(store: AsyncStore, conversation: AsyncConversation, asked: ChatRequest, **options: Any) -> Awaited:
+    """Store a request, and let a worker answer it."""
+    turn = await submit(conversation, asked, client_tools={"where", "when"}, **options)
+    await store.work(answer, once=True)
+    return turn
 
 
 async def texts(conversation: AsyncConversation) -> list[Any]:
@@ -58,29 +85,67 @@ async def texts(conversation: AsyncConversation) -> list[Any]:
 
 
 def test_edited_question_replaces_the_first_and_is_answered(run: Callable[[Work], None]) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        for edits, text in enumerate(("Oslo?", "Bergen?", "Oslo?", "Bergen?"), 1):  # an edit can be taken back
-            await answered(conversation, sent("Hello", "q0"))
-            await answered(conversation, sent(text))
-            stored = await texts(conversation)
-            assert stored == ["Hello", "answer 1", text, stored[-1]]
-            assert [each.turn_no for each in await conversation.all_messages()] == [1, 1, 1 + edits, 1 + edits]
-            assert len(await conversation.turns.list()) == 2
-        await answered(conversation, sent("Bergen and Oslo?", "other", messageId="q1"))
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("Hello", "q0"))
+        for text in ("Oslo?", "Bergen?", "Oslo?", "Bergen?"):  # an edit can be taken back
+            for _ in range(2):
+                await answered(store, conversation, sent(text))
+                stored = await texts(conversation)
+                assert (stored[:3], len(stored)) == (["Hello", "answer 1", text], 4)
+        await answered(store, conversation, sent("Bergen and Oslo?", "other", messageId="q1"))
         assert (await texts(conversation))[2] == "Bergen and Oslo?"
-        await answered(conversation, ran("r1", question("Tromsø?")))
+        await answered(store, conversation, ran("r1", question("Tromsø?")))
         assert (await texts(conversation))[2] == "Tromsø?"
 
     run(work)
 
 
 def test_edit_of_an_earlier_question_removes_what_follows(run: Callable[[Work], None]) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        await answered(conversation, sent("one", "q1"))
-        await answered(conversation, sent("two", "q2"))
-        await answered(conversation, sent("three", "q1"))
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("one", "q1"))
+        await answered(store, conversation, sent("two", "q2"))
+        await submit(conversation, sent("waiting", "q3"))
+        await answered(store, conversation, sent("three", "q1"))
         assert (await texts(conversation))[0] == "three"
         assert len(await texts(conversation)) == 2
+
+    run(work)
+
+
+def test_edit_of_a_question_that_waits_replaces_it(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        for text in ("one", "two", "two"):
+            await submit(conversation, sent(text))
+        assert [each.content for each in await conversation.inbox.list()] == ["two"]
+
+    run(work)
+
+
+def test_edit_of_a_question_that_is_answered_stops_the_turn(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await submit(conversation, sent("Hello"))
+        begun = asyncio.Event()
+        stopped: list[str] = []
+
+        async def slow(chat: AsyncConversation, turn: AsyncRunningTurn) -> None:
+            if turn.messages[0].content == "Hello":
+                await turn.write("half")
+                begun.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    stopped.append(turn.id)
+            await turn.append(Message.assistant("Bye"))
+
+        worker = asyncio.create_task(store.work(slow))
+        await begun.wait()
+        turn = await submit(conversation, sent("Hello!"))
+        frames = [frame async for frame in aisdk(conversation, turn)]
+        worker.cancel()
+        await asyncio.wait([worker])
+        assert "Bye" in "".join(frames)
+        assert await texts(conversation) == ["Hello!", "Bye"]
+        assert len(stopped) == 1
 
     run(work)
 
@@ -92,73 +157,87 @@ def test_question_sent_again_joins_the_turn_or_has_its_stored_answer(
     def request() -> ChatRequest:
         return sent("Hello") if protocol == "aisdk" else ran("r1", question("Hello"))
 
-    async def work(conversation: AsyncConversation) -> None:
-        async with open_turn(conversation, request()) as (first, turn):
-            assert turn is not None
-            async with open_turn(conversation, request()) as (again, other):
-                assert (again, other) == (first, None)
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        async def repeat(chat: AsyncConversation, turn: AsyncRunningTurn) -> None:
+            assert await submit(conversation, request()) == Awaited(message_id="q1")
             await turn.append(Message.assistant("Hi"))
-        assert await answered(conversation, request()) == first
+
+        await submit(conversation, request())
+        await submit(conversation, request())
+        assert await store.work(repeat, once=True) == 1
+        await answered(store, conversation, request())
         assert await texts(conversation) == ["Hello", "Hi"]
 
     run(work)
 
 
-def test_question_sent_again_has_its_newest_answer(run: Callable[[Work], None]) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        await answered(conversation, sent("Hello"))
-        newest = await answered(conversation, sent("Hello", trigger="regenerate-message"))
-        question, answer = await texts(conversation)
-        assert (question, answer) != ("Hello", "answer 1")
-        assert await answered(conversation, sent("Hello")) == newest
-        assert len(await conversation.turns.list()) == 2  # the usage of the first answer counts
+@pytest.mark.parametrize("protocol", ["aisdk", "agui"])
+def test_other_answer_replaces_the_first_once(run: Callable[[Work], None], protocol: str) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("Hello"))
+        for number in range(2):
+            before = await conversation.turns.list()
+            shown = aisdk_messages(await conversation.get())[-1]["id"]
+            again = sent("Hello", trigger="regenerate-message", messageId=shown)
+            if protocol == "agui":
+                again = ran(f"r{number}", question("Hello"))
+            for _ in range(3):
+                await answered(store, conversation, again)
+                assert len(await texts(conversation)) == 2
+            turns = await conversation.turns.list()
+            assert (turns[0].id, len(turns)) == (before[0].id, 2)  # the usage of the first answer counts
+            assert turns[1].turn_no == before[-1].turn_no + 1
+        await answered(store, conversation, ran("r0", question("Hello")) if protocol == "agui" else sent("Hello"))
+        assert await conversation.turns.list() == turns
 
     run(work)
 
 
-def test_other_answer_that_is_asked_for_twice_is_one(run: Callable[[Work], None]) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        await answered(conversation, sent("Hello"))
-        for again in (sent("Hello", trigger="regenerate-message"), ran("r2", question("Hello"))):
-            async with open_turn(conversation, again) as (turn_id, turn):
-                assert turn is not None
-                same = again if again.reruns else sent("Hello", trigger="regenerate-message")
-                async with open_turn(conversation, same) as (joined, other):
-                    assert (joined, other) == (turn_id, None)
+def test_other_answer_without_an_id_joins_the_turn_in_progress(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        async def repeat(chat: AsyncConversation, turn: AsyncRunningTurn) -> None:
+            for again in (sent("Hello", trigger="regenerate-message"), ran("r2", question("Hello"))):
+                assert await submit(conversation, again) == Awaited(message_id="q1")
+            await turn.append(Message.assistant("Hi"))
+
+        await submit(conversation, sent("Hello"))
+        assert await store.work(repeat, once=True) == 1
 
     run(work)
 
 
-def test_other_question_during_a_turn_is_refused(run: Callable[[Work], None]) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        await conversation.append_message(Message.user("earlier", id="q0"))
-        async with open_turn(conversation, sent("Hello")):
-            for other in (sent("Bye", "q2"), sent("Hello!"), ran("r2", question("Bye", "q2")), sent("earlier", "q0")):
-                with pytest.raises(TurnInProgress):
-                    await answered(conversation, other)
-        assert await texts(conversation) == ["earlier", "Hello"]
+def test_other_question_during_a_turn_waits_or_is_refused(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await submit(conversation, sent("Hello"))
+        with pytest.raises(InvalidState):
+            await submit(conversation, sent("Bye", "q2"), busy="refuse")
+        await store.work(lambda chat, turn: submit(conversation, sent("Bye", "q2")), once=True)
+        assert await texts(conversation) == ["Hello", "Bye"]
 
     run(work)
 
 
-def test_killed_attempt_is_continued_by_the_same_request(run: Callable[[Work], None]) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        await answered(conversation, sent("Hello"))
-        for request in (sent("Bye"), sent("Bye"), sent("Hello", "q2")):
-            with pytest.raises(ZeroDivisionError):
-                async with open_turn(conversation, request):
-                    raise ZeroDivisionError
-            await answered(conversation, request)
-        assert [each for each in await texts(conversation) if "answer" not in each] == ["Bye", "Hello"]
+def test_question_after_a_turn_that_was_given_up_is_answered(run: Callable[[Work], None]) -> None:
+    async def fail(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+        raise ZeroDivisionError
+
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        for text, id in (("Hello", "q1"), ("Bye", "q2")):
+            turn = await submit(conversation, sent(text, id))
+            await store.work(fail, once=True, attempts=1)
+            frames = "".join([frame async for frame in aisdk(conversation, turn)])
+            assert "the answer was not finished" in frames
+        await answered(store, conversation, sent("Bye", "q2"))  # again
+        assert await texts(conversation) == ["Hello", "Bye", "answer 2"]
 
     run(work)
 
 
 def test_id_of_another_message_is_refused(run: Callable[[Work], None]) -> None:
-    async def work(conversation: AsyncConversation) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
         await conversation.append_message(Message.system("Be brief.", id="s1"))
         with pytest.raises(ValueError, match="another message"):
-            await answered(conversation, sent("Be long.", "s1"))
+            await submit(conversation, sent("Be long.", "s1"))
         assert await texts(conversation) == ["Be brief."]
 
     run(work)
@@ -175,28 +254,24 @@ def approval(suspension_id: str, *approved: bool) -> ChatRequest:
     return from_aisdk({"id": "k", "messages": [user, answer]})
 
 
-def test_approval_is_stored_once_and_can_be_sent_again_after_a_crash(run: Callable[[Work], None]) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        await answered(conversation, sent("Pay"), "pay")
+def test_approval_is_stored_once_and_the_turn_after_it_is_followed(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("call pay"))
         suspension = await conversation.suspensions.create(calls=[(2, 0)], reason="Pay?")
         await conversation.suspensions.answer(suspension.id, {"approved": True, "reason": "cheap"})  # and a crash
         part = aisdk_messages(await conversation.get(), await conversation.suspensions.list())[-1]["parts"][-1]
         given = {"id": suspension.id, "approved": True, "reason": "cheap"}
         assert (part["state"], part["approval"]) == ("approval-responded", given)
-        request = approval(suspension.id, True)
-        async with open_turn(conversation, request) as (turn_id, turn):
-            assert turn is not None
-            async with open_turn(conversation, request) as (again, other):
-                assert (again, other) == (turn_id, None)
-            async with turn.call(2, 0) as effect:
-                effect.output = "paid"
-            await turn.append(Message.assistant("Done."))
-        assert await answered(conversation, request) == turn_id
-        assert await texts(conversation) == ["Pay", "pay", "paid", "Done."]
+        for approved in (True, False):
+            turn = await answered(store, conversation, approval(suspension.id, approved))
+            frames = "".join([frame async for frame in aisdk(conversation, turn, continues=True)])
+            assert '"paid"' in frames
+            assert "answer 3" in frames
+        assert await texts(conversation) == ["call pay", "pay", "paid", "answer 3"]
         shown = aisdk_messages(await conversation.get(), await conversation.suspensions.list())[-1]["parts"]
         assert [part.get("state") for part in shown if "toolCallId" in part] == ["output-available"]
         with pytest.raises(SuspensionNotFound):
-            await answered(conversation, approval("0" * 64, True))
+            await submit(conversation, approval("0" * 64, True))
 
     run(work)
 
@@ -211,7 +286,7 @@ def test_suspension_of_two_calls_has_one_answer() -> None:
 def test_resumed_run_needs_no_messages() -> None:
     resume = [{"interruptId": "s1", "status": "resolved", "payload": {"approved": True}}]
     request = ran("r2", resume=resume)
-    assert (request.kind, request.message, request.turn_id) == ("approval", None, "r2")
+    assert (request.kind, request.message, request.run_id) == ("approval", None, "r2")
 
 
 def page_results(protocol: str, run_id: str, **outputs: Any) -> ChatRequest:
@@ -234,16 +309,16 @@ def page_results(protocol: str, run_id: str, **outputs: Any) -> ChatRequest:
 def test_results_of_the_page_are_stored_once_and_continue_the_answer(
     run: Callable[[Work], None], protocol: str
 ) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        await answered(conversation, sent("Where?"), "where", "when")
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("call where when"))
         request = page_results(protocol, "r2", where=("call-where", "Oslo"))
         assert request.kind == "results"
-        turn_id = await answered(conversation, request)
+        turn = await answered(store, conversation, request)
         assert [each.name for each in await open_calls(conversation)] == ["when"]  # the model is not asked yet
-        assert await answered(conversation, request) == turn_id
-        await answered(
-            conversation, page_results(protocol, "r3", where=("call-where", "Bergen"), when=("call-when", "now"))
-        )
+        assert await answered(store, conversation, request) == turn
+        both = page_results(protocol, "r3", where=("call-where", "Bergen"), when=("call-when", "now"))
+        await submit(conversation, both, client_tools={"where", "when"})
+        await answered(store, conversation, both)
         stored = await conversation.all_messages()
         assert [(each.role, each.content, each.tool_call_id) for each in stored[2:]] == [
             ("tool", "Oslo", "call-where"),
@@ -252,31 +327,32 @@ def test_results_of_the_page_are_stored_once_and_continue_the_answer(
         ]
         shown = aisdk_messages(await conversation.get())
         assert [each["role"] for each in shown] == ["user", "assistant"]
+        assert len(agui_messages(await conversation.get())) == 5
 
     run(work)
 
 
 @pytest.mark.parametrize("protocol", ["aisdk", "agui"])
 def test_forged_results_are_not_stored(run: Callable[[Work], None], protocol: str) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        await answered(conversation, sent("Where?"), "pay", "where", "begun")
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("call pay where when"))
         await conversation.suspensions.create(calls=[(2, 1)], reason="Share?")
         await conversation.calls.begin(2, 2)
-        forged = {name: (f"call-{name}", "forged") for name in ("pay", "where", "begun", "missing")}
-        await answered(conversation, page_results(protocol, "r2", **forged))
-        assert await texts(conversation) == ["Where?", "pay"]
+        forged = {name: (f"call-{name}", "forged") for name in ("pay", "where", "when", "missing")}
+        await answered(store, conversation, page_results(protocol, "r2", **forged))
+        assert await texts(conversation) == ["call pay where when", "pay"]
 
     run(work)
 
 
 @pytest.mark.parametrize("id", ["", "call_0"])
 def test_results_find_calls_whose_ids_the_page_had_to_change(run: Callable[[Work], None], id: str) -> None:
-    async def work(conversation: AsyncConversation) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
         calls = [ToolCall(id=id, name="where", arguments={})] * 2
         await conversation.append_messages([Message.user("?"), Message.assistant(tool_calls=calls)])
         shown = aisdk_messages(await conversation.get())[-1]["parts"]
         ids = [part["toolCallId"] for part in shown if "toolCallId" in part]
-        await answered(conversation, page_results("aisdk", "r1", a=(ids[0], "Oslo"), b=(ids[1], "Bergen")))
+        await answered(store, conversation, page_results("aisdk", "r1", a=(ids[0], "Oslo"), b=(ids[1], "Bergen")))
         again = aisdk_messages(await conversation.get())[-1]["parts"]
         assert [part["output"] for part in again if "toolCallId" in part] == ["Oslo", "Bergen"]
 
@@ -284,12 +360,13 @@ def test_results_find_calls_whose_ids_the_page_had_to_change(run: Callable[[Work
 
 
 def test_result_that_comes_with_the_next_question_belongs_to_the_last_answer(run: Callable[[Work], None]) -> None:
-    async def work(conversation: AsyncConversation) -> None:
-        await answered(conversation, sent("Where?"), "where")
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("call where"))
         tool = {"id": "t1", "role": "tool", "toolCallId": "call-where", "content": "Oslo"}
         asking = {"id": "a1", "role": "assistant"}
-        await answered(conversation, ran("r2", question("Where?"), asking, tool, question("And when?", "q2")))
-        assert await texts(conversation) == ["Where?", "where", "Oslo", "And when?", "answer 4"]
+        request = ran("r2", question("call where"), asking, tool, question("And when?", "q2"))
+        await answered(store, conversation, request)
+        assert await texts(conversation) == ["call where", "where", "Oslo", "And when?", "answer 4"]
         shown = aisdk_messages(await conversation.get())
         assert [each["role"] for each in shown] == ["user", "assistant", "user", "assistant"]
 
@@ -317,6 +394,17 @@ def test_answer_without_parts_is_ignored_before_a_question() -> None:
     assert from_aisdk({"messages": [{"id": "a1", "role": "assistant"}, user]}).kind == "message"
 
 
-@given(st.text(), st.text())
-def test_turn_id_depends_on_the_text(first: str, second: str) -> None:
-    assert (sent(first).turn_id == sent(second).turn_id) == (first == second)
+def test_put_messages_replaces_the_log_and_owes_a_turn(store: Store) -> None:
+    conversation = store.open("k", messages=[Message.user("one", id="q1"), Message.assistant("1")])
+    conversation.inbox.put(Message.user("two"))
+    revision = conversation.info().revision
+    (stored,) = conversation.inbox.put_messages([Message.user("other", id="q1")], replace_after=0, expect=revision)
+    assert (stored.content, stored.replayed) == ("other", False)
+    assert [each.content for each in conversation.inbox.list()] == ["other"]
+    assert conversation.all_messages() == []
+    assert store.work(lambda chat, turn: None, once=True) == 1
+    conversation.append_message(Message.assistant("2"))
+    assert conversation.inbox.put_messages([], replace_after=conversation.all_messages()[0].seq) == []
+    assert store.owed().items[0].reason == "answer"
+    assert store.work(lambda chat, turn: turn.append(Message.assistant("3")), once=True) == 1
+    assert [each.content for each in conversation.all_messages()] == ["other", "3"]

@@ -27,6 +27,7 @@ class AsyncInbox(AsyncPart[Inbox]):
     """The methods of `Inbox` as coroutines."""
 
     put = awaited(Inbox.put)
+    put_messages = awaited(Inbox.put_messages)
     list = awaited(Inbox.list)
     delete = awaited(Inbox.delete)
     redact = awaited(Inbox.redact)

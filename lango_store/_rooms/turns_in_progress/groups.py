@@ -1,19 +1,21 @@
 """Turns in progress, drafts of answers, messages that wait for a turn, and workers."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.session.lists import WorkFilters, work_filter
+from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import SessionPart, StoreFacade, StorePart, session_group, store_group
-from lango_store._rooms.turns_in_progress import claims, drafts, inbox, leases, stopping, working
+from lango_store._rooms.turns_in_progress import claims, drafts, inbox, leases, replacing, stopping, working
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedTurn
 from lango_store._values.model import Message, Turn
 from lango_store._values.reports import Page
 
+_Messages = list[Message]  # a class with a method `list` cannot name the type
 C = TypeVar("C", bound="InConversation[Any]")
 """The class of conversations, with the members that other rooms add."""
 T = TypeVar("T", bound=RunningTurn)
@@ -170,9 +172,48 @@ class Inbox(SessionPart):
         Raises:
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
-        new = Batch([self._context.counted(message)])
-        run = self._context.transact if new.ids else self._context.transact_once
-        return run(inbox.enqueue, self.key, new)
+        return self.put_messages([message])[0]
+
+    def put_messages(
+        self, messages: Sequence[Message], *, replace_after: int | None = None, expect: int | None = None
+    ) -> _Messages:
+        """Store messages in the inbox, all or none, as `put` does.
+
+        Args:
+            messages: The messages to store.
+            replace_after: In the same transaction, first stop the turns that have begun, as `Conversation.turns.stop`
+                does, and delete the messages of the inbox and those of the log with a `seq` above this value. Without
+                `messages`, the session is then owed a turn, for another answer to the message with this `seq`. None
+                (default) deletes nothing.
+            expect: Store the messages only if the session's `revision` equals this value.
+
+        Returns:
+            The stored messages, in the order of `messages`.
+
+        Raises:
+            Conflict: `expect` does not match; nothing was written.
+            InvalidMessage: A message cannot be stored losslessly; nothing was written.
+            InvalidCut: A compaction discarded messages with a `seq` above `replace_after`; nothing was written.
+        """
+        context = self._context
+        new, expected = Batch([context.counted(each) for each in messages]), Expected(revision=expect)
+        if replace_after is None:
+            run = context.transact if len(new.ids) == len(new.rows) else context.transact_once
+            return run(inbox.enqueue, self.key, new, expected)
+        arguments = expected, replace_after, stopping.encode_metadata(None, None)
+        stored, tokens = context.transact_once(
+            replacing.replace,
+            self.key,
+            new,
+            *arguments,
+            context.counted,
+            context.payload_threshold,
+            keeps_removed=context.recorder is not None,
+        )
+        if not context.in_callers_transaction:  # otherwise the turns notice it after the commit
+            for token in tokens:
+                leases.note_lost(token)
+        return stored
 
     def list(self) -> list[Message]:
         """List the messages in the order of their arrival. Their `seq` is 0."""

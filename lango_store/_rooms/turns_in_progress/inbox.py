@@ -23,7 +23,7 @@ from lango_store._operations.log import appends, messages
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import decode_waiting, encode_message, encode_redacted, encode_waiting
 from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import Expected
+from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rooms.turns_in_progress import owed
 from lango_store._rooms.turns_in_progress.leases import Lease
 from lango_store._rooms.turns_in_progress.tables import INBOX
@@ -36,21 +36,30 @@ from lango_store.errors import MessageNotFound
 _insert: Final = Statement(numbered_insert(INBOX, "id", "message", "created_at"))
 
 
-def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
-    """Store one message in the inbox, and restart the session's TTL.
+def enqueue(
+    connection: sa.Connection, now: datetime, key: str, new: Batch, expected: Expected = ANYTHING
+) -> list[Message]:
+    """Store messages in the inbox, and restart the session's TTL.
 
-    If a message in the inbox or the log already has the id, return that message and change nothing.
+    A message whose id is in the inbox or in the log already is not stored; the stored message is returned instead.
     """
-    sessions.lock(connection, now, key)
-    (row,), (message,) = new.rows, new.messages
-    if new.ids:
-        for stored in (*messages.read_by_ids(connection, key, new.ids).values(), *_with_id(connection, key, row["id"])):
-            return stored.model_copy(update={"replayed": True})
-    created_at = dialect_of(connection).time(row["created_at"] or now)
-    waiting = {"key": key, "id": row["id"], "message": encode_waiting(row), "created_at": created_at}
-    _insert.run_many(connection, [waiting])
-    _note_activity.run_many(connection, [{"key": key, "now": dialect_of(connection).time(now)}])
-    return message._stored_as(0, now, None)
+    expected.check(key, sessions.lock(connection, now, key))
+    known = messages.read_by_ids(connection, key, new.ids)
+    stored: list[Message] = []
+    dialect = dialect_of(connection)
+    for row, message in zip(new.rows, new.messages, strict=True):
+        if (id := row["id"]) is not None:
+            existing = [known[id]] if id in known else _with_id(connection, key, id)
+            if existing:
+                stored.append(existing[0].model_copy(update={"replayed": True}))
+                continue
+        created_at = dialect.time(row["created_at"] or now)
+        waiting = {"key": key, "id": id, "message": encode_waiting(row), "created_at": created_at}
+        _insert.run_many(connection, [waiting])
+        stored.append(message._stored_as(0, now, None))
+    if any(not each.replayed for each in stored):
+        _note_activity.run_many(connection, [{"key": key, "now": dialect.time(now)}])
+    return stored
 
 
 _note_activity: Final = Statement(
@@ -96,6 +105,12 @@ def delete(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
     if is_deleted:
         _note_empty.run_many(connection, [{"key": key}])
     return is_deleted
+
+
+def empty(connection: sa.Connection, key: str) -> None:
+    """Delete all messages from the inbox of a locked session."""
+    for statement in (_delete_all, _note_empty):
+        statement.run_many(connection, [{"key": key}])
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, id: str, reason: str | None = None) -> Message:
