@@ -3,5 +3,15 @@
 from lango_store.web.chats import Chat, chat
 from lango_store.web.conversations import conversation_id, conversations
 from lango_store.web.pages import LOOPBACK, application, new_token
+from lango_store.web.requests import bearer_tokens
 
-__all__ = ["LOOPBACK", "Chat", "application", "chat", "conversation_id", "conversations", "new_token"]
+__all__ = [
+    "LOOPBACK",
+    "Chat",
+    "application",
+    "bearer_tokens",
+    "chat",
+    "conversation_id",
+    "conversations",
+    "new_token",
+]

@@ -324,11 +324,13 @@ def _check(item: Any, param: str) -> None:
         raise _invalid_type(f"{param}.id", "a string of 1 to 512 bytes")
     if kind != "message":
         return
-    for name, types in {"role": str, "content": (str, list)}.items():
+    for name in ("role", "content"):
         if name not in item:
             raise _missing(f"{param}.{name}")
-        if not isinstance(item[name], types):
-            raise _invalid_type(f"{param}.{name}", "a string" if types is str else "a string or an array of objects")
+    if not isinstance(item["role"], str):
+        raise _invalid_type(f"{param}.role", "a string")
+    if not isinstance(item["content"], str | list):
+        raise _invalid_type(f"{param}.content", "a string or an array of objects")
 
 
 def _messages(items: Sequence[Mapping[str, Any]], key: str, repeated: str | None) -> list[Message]:
