@@ -35,7 +35,10 @@ REFUSED: Final = {
 """Calls for the whole database, or for shared values that are not the user's."""
 
 OTHERS: Final = {
-    (Store, "for_user", 0): "the store of bob cannot return one for ann",
+    (Store, "for_user", 0): "the store of eve cannot return one for ann",
+    (Store, "erase", 0): "it names ann",
+    (Store, "erase", 1): "it names ann",
+    (Store, "export_user", 0): "it names ann",
     (Store, "restore", 0): "the archive has a session without a user",
 }
 """Calls whose outcome in an empty database differs from that of a store for one user."""

@@ -1,6 +1,7 @@
 """Descendants, archives, work, answers and calls of other users next to those of the user."""
 
 import functools
+import io
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from lango_store import (
     ToolCall,
     schema,
 )
+from lango_store.interchange import FORMATS, export, import_path
 from lango_store.testing import Clock
 
 FAMILY = {"k": "ann", "k/a": "ann", "k/a/x": "bob", "k/b": "bob", "k/c": None}
@@ -110,6 +112,29 @@ def test_archived_session_whose_key_another_user_has_is_not_restored(
     with pytest.raises(SessionNotFound):
         ann.restore("k", cold)
     assert store.get("k").user_id == "bob"
+
+
+def test_erasures_and_exports_with_keys_of_others_reach_nothing(family: Store) -> None:
+    before = [family.get(key) for key in OTHERS]
+    ann, file = family.for_user("ann"), io.BytesIO()
+    ann.export_user(None, file, keys=OTHERS)
+    assert not any(key.encode() in file.getvalue() for key in OTHERS)
+    ann.erase(keys=OTHERS)
+    assert keys(family) == OTHERS
+    assert [family.get(key) for key in OTHERS] == before
+
+
+@pytest.mark.parametrize("format", sorted({*FORMATS} - {"lango"}))  # which is only imported
+def test_exports_and_imports_are_refused(family: Store, tmp_path: Path, format: str) -> None:
+    ann = family.for_user("ann")
+    for which in ({"everything": True}, {"keys": ["k"]}, {"keys": ["k/b"]}, {"user_id": "bob"}):
+        with pytest.raises(InvalidState, match="user 'ann'"):
+            export(ann, tmp_path / "out", format, **which)
+    if format != "openai":
+        export(family, tmp_path / "bob", format, keys=["k/b"])
+        family.delete("k/b")
+        with pytest.raises(InvalidState, match="user 'ann'"):
+            import_path(ann, tmp_path / "bob", format=format)
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0], ids=["ranked", "newest"])

@@ -9,8 +9,10 @@ that does neither is refused, so an operation that forgets the user cannot reach
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -28,6 +30,11 @@ from lango_store.errors import InvalidState, LangoStoreError, SessionExists, Ses
 _OWNED: Final = sa.select(SESSION.c.key).where(of_session(SESSION), SESSION.c.user_id == text("user_id"))
 _is_owned: Final = Statement(_OWNED)
 _lock_owned: Final = Statement(_OWNED.with_for_update())
+_owned_of: Final = Statement(
+    lambda dialect: sa.select(SESSION.c.key).where(
+        SESSION.c.user_id == text("user_id"), SESSION.c.key.in_(dialect.texts_of_list(text("keys")))
+    )
+)
 _is_taken: Final = Statement(sa.select(SESSION.c.key).where(of_session(SESSION)))
 
 
@@ -78,13 +85,7 @@ class OwnedContext(Context):
         elif hasattr(subject, "of_user"):
             args = (subject.of_user(self.owner), *rest)
         elif name in ("keys", "owners"):
-            return (
-                context,
-                lambda connection, now, keys, *more, **options: operation(
-                    connection, now, self._own(connection, keys), *more, **options
-                ),
-                args,
-            )
+            return context, partial(self._run_on_own, operation), args
         elif name in ("key", "owner"):
             context._key = checked_key(subject)
         elif isinstance(key := getattr(subject, "key", None), str):
@@ -159,12 +160,12 @@ class OwnedContext(Context):
         """Lock a session, live or expired; return False if it is not the user's."""
         return bool(_lock_owned.run(connection, {"key": checked_key(key), "user_id": self.owner}))
 
-    def _own(self, connection: AnyConnection, keys: Sequence[str]) -> list[str]:
-        return [
-            key
-            for key in checked_keys(keys, "session key")
-            if _is_owned.run(connection, {"key": key, "user_id": self.owner})
-        ]
+    def _run_on_own(self, operation: Any, connection: Any, now: Any, keys: Any, *args: Any, **options: Any) -> Any:
+        """Run an operation on the user's sessions among those with the keys."""
+        wanted = checked_keys(keys)
+        rows = _owned_of.run(connection, {"keys": json.dumps(wanted), "user_id": self.owner})
+        own = {key for (key,) in rows}
+        return operation(connection, now, [key for key in wanted if key in own], *args, **options)
 
     def narrowed(self, chosen: Filter) -> Filter:
         """Return a filter that selects only the user's sessions."""
