@@ -160,3 +160,23 @@ def test_doctor_repairs_lost_triggers_and_wrong_buckets(make_sqlite: MakeDatabas
         store.maintenance.examine(repair=True)
         assert [each for each in store.maintenance.examine() if each.name in ("wrong bucket", "trigger")] == []
         assert [info.key for info in store.list_sessions().items] == ["a", "b"]
+
+
+def test_sessions_at_the_first_moment_of_a_bucket_are_listed_and_purged(make_database: MakeDatabase) -> None:
+    start = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    clock = Clock()
+    clock.time = start
+    with Store(make_database(), clock=clock) as store:
+        for key in "abc":
+            store.create(key, ttl=timedelta(hours=1))
+        assert listed(store, 1) == ["c", "b", "a"]
+        assert store.count(updated_since=start) == 3
+        clock.move(hours=1, microseconds=-1)
+        assert store.count(expired=True) == 0
+        clock.move(microseconds=1)
+        assert store.count(expired=True) == 3
+        store.create("d")
+        assert store.expire(older_than=timedelta(hours=1)).sessions == 3
+        clock.move(minutes=5)
+        assert store.expire(older_than=timedelta(minutes=5, microseconds=1)).sessions == 0
+        assert store.expire(older_than=timedelta(minutes=5)).sessions == 1
