@@ -47,7 +47,7 @@ ROOMS: Final = {
     "stats": ("usage",),
     "examination": ("stats",),
     "search": (),
-    "documents": (),
+    "documents": ("tool_calls",),
     "payloads": (),
     "owners": (),
     "distribution": (),

@@ -10,11 +10,13 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Capture
+from rich.text import Text
 
 from lango_store._operations.session.levels import below
 from lango_store._operations.session.lists import Order
 from lango_store._rooms.documents.document import render_section
 from lango_store._rooms.documents.page import PAGE_END, start_page
+from lango_store._rooms.tool_calls.values import describe_answers
 from lango_store._values.model import UNSET, Message, SessionInfo
 from lango_store.cli.options import (
     Agent,
@@ -41,6 +43,7 @@ from lango_store.cli.output import (
     Item,
     captured,
     console,
+    one_line,
     page,
     print_error,
     print_json,
@@ -239,8 +242,10 @@ def show(
             with atomic_writer(html, replace=True) as file:
                 file.write(start_page(info.title or key).encode())
                 for info in infos:
-                    turns = [] if expired or earlier else store.conversation(info.key).turns.list()
-                    for piece in render_section(info, messages(store, info.key), turns):
+                    conversation, has_more = store.conversation(info.key), not expired and earlier is None
+                    turns = conversation.turns.list() if has_more else []
+                    asked = readable(conversation.suspensions.list) if has_more else None
+                    for piece in render_section(info, messages(store, info.key), turns, asked or []):
                         file.write(piece.encode())
                 file.write(PAGE_END.encode())
             print(f"written: {html}")
@@ -258,17 +263,21 @@ def show(
                 for info in infos:
                     usage: dict[str, Any] = {}
                     state: list[str] = []
+                    answers: dict[int | None, list[str]] = {}
                     if not expired and earlier is None:  # these reads raise SessionExpired
                         conversation = store.conversation(info.key)
                         usage = readable(conversation.total_usage) or {}
                         turn = readable(conversation.turns.in_progress)
                         drafts, inbox = readable(conversation.drafts.list), readable(conversation.inbox.list)
-                        state = describe_turn_state(turn, drafts or [], inbox or [])
+                        answers = describe_answers(readable(conversation.suspensions.list) or [])
+                        state = describe_turn_state(turn, drafts or [], inbox or []) + answers.get(None, [])
                     number = info.message_count + info.record_count if earlier is None else len(earlier.messages)
                     omitted = max(number - last, 0) if last else 0
                     out.print(render_session(info, usage, state, omitted=omitted))
                     for each in messages(store, info.key):
                         out.print(render_message(each, full=full))
+                        for line in answers.get(each.seq, ()):
+                            out.print(Text(one_line(line), style="dim"))
     if text is not None:
         page(out, text.get())
     if is_damaged:

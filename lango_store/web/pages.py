@@ -179,7 +179,8 @@ class _Pages:
         if messages and self._log(key, after=messages[-1].seq, limit=1):
             links.append(_link("session", {"key": key, "after": messages[-1].seq}, "later"))
             links.append(_link("session", {"key": key}, "last"))
-        shown = "".join(render_log(info, messages, self._turns(key, messages))) or "<p>No message.</p>"
+        suspensions = self._store.conversation(key).suspensions.list()
+        shown = "".join(render_log(info, messages, self._turns(key, messages), suspensions)) or "<p>No message.</p>"
         usage = {}
         if after is None and before is None:  # on the first page only, because it reads all turns
             with suppress(DamagedMessage):

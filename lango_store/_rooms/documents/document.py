@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from lango_store._rooms.documents.page import PAGE_END, escape_line, escape_text, render_time, start_page, visible
+from lango_store._rooms.tool_calls.values import Suspension, describe_answers
 from lango_store._values.model import Message, MessageRole, SessionInfo, Turn
 from lango_store._values.usage import describe, numbers_of, total
 from lango_store.content import (
@@ -39,21 +40,27 @@ _IMAGE: Final = re.compile("data:image/(gif|jpeg|png|webp);base64,[A-Za-z0-9+/]+
 
 
 def document(
-    session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
+    session: SessionInfo,
+    messages: Iterable[Message | DamagedMessage],
+    turns: Iterable[Turn] = (),
+    suspensions: Iterable[Suspension] = (),
 ) -> Iterator[str]:
     """Yield the document in pieces: first the session, then its messages and turns."""
     yield start_page(session.title or session.key)
-    yield from render_section(session, messages, turns)
+    yield from render_section(session, messages, turns, suspensions)
     yield PAGE_END
 
 
 def render_section(
-    session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
+    session: SessionInfo,
+    messages: Iterable[Message | DamagedMessage],
+    turns: Iterable[Turn] = (),
+    suspensions: Iterable[Suspension] = (),
 ) -> Iterator[str]:
     """Yield the part of a document that shows one session."""
     turns = list(turns)
     yield render_header(session, total(turn.usage for turn in turns))
-    yield from render_log(session, messages, turns)
+    yield from render_log(session, messages, turns, suspensions)
 
 
 def render_header(session: SessionInfo, usage: Mapping[str, Any]) -> str:
@@ -87,9 +94,16 @@ def render_header(session: SessionInfo, usage: Mapping[str, Any]) -> str:
 
 
 def render_log(
-    session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
+    session: SessionInfo,
+    messages: Iterable[Message | DamagedMessage],
+    turns: Iterable[Turn] = (),
+    suspensions: Iterable[Suspension] = (),
 ) -> Iterator[str]:
-    """Yield the messages, with each turn before its first message; for a long session also an index of the turns."""
+    """Yield the messages, with each turn before its first message; for a long session also an index of the turns.
+
+    Suspensions are shown after the message whose calls wait, and at the end if they have no calls.
+    """
+    answers = describe_answers(suspensions)
     is_long = session.message_count >= _LONG_SESSION
     index: list[str] = []
     remaining = {turn.turn_no: turn for turn in turns}
@@ -116,6 +130,8 @@ def render_log(
         else:
             is_summary = message.turn_no is not None and message.turn_no in compactions
             yield _message(message, is_summary=is_summary, is_long=is_long)
+        yield from map(_answer, answers.get(message.seq, ()))
+    yield from map(_answer, answers.get(None, ()))
     yield from map(_turn, (turn for turn in remaining.values() if turn.last_seq < turn.first_seq))
     if has_index:
         yield f'<nav id="turns" aria-label="turns"><ol>{"".join(index)}</ol></nav>\n'
@@ -172,6 +188,10 @@ def _turn(turn: Turn) -> str:
     else:
         title = f"turn {turn.turn_no}"
     return f'<p class="turn" id="t{turn.turn_no}"><strong>{title}</strong> {" · ".join(facts)}</p>\n'
+
+
+def _answer(line: str) -> str:
+    return f'<p class="facts answer" dir="auto">{escape_line(line)}</p>\n'
 
 
 def _first_words(message: Message) -> str:

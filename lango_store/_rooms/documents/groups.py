@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from lango_store._rooms.documents.document import document
 from lango_store._rooms.documents.page import framed
+from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._values.model import Message, SessionInfo, Turn
 
 
@@ -12,7 +13,7 @@ class InSession(SessionInfo):
 
     messages: list[Message]
 
-    def to_html(self, *, turns: Sequence[Turn] = ()) -> str:
+    def to_html(self, *, turns: Sequence[Turn] = (), suspensions: Sequence[Suspension] = ()) -> str:
         """Return the session as an HTML document for people.
 
         The document is self-contained: it has no script and loads nothing. Stored text is escaped.
@@ -20,11 +21,13 @@ class InSession(SessionInfo):
         Args:
             turns: The turns of the session, from `Conversation.turns()`. Each turn is shown before its messages.
                 Default: no turns are shown.
+            suspensions: The suspensions of the session, from `Conversation.suspensions.list`. Each question is shown
+                with its answer, who has answered, and why. Default: none are shown.
 
         Returns:
             The whole document as one text.
         """
-        return "".join(document(self, self.messages, turns))
+        return "".join(document(self, self.messages, turns, suspensions))
 
     def _repr_html_(self) -> str:
         return framed(self.to_html())

@@ -1,5 +1,7 @@
 """The values of the room."""
 
+import json
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import AwareDatetime, Field
@@ -66,3 +68,17 @@ class Suspension(Value):
     answered_by: str | None = None
     answered_why: str | None = None
     token: str | None = Field(default=None, exclude_if=absent, repr=False)
+
+
+def describe_answers(suspensions: Iterable[Suspension]) -> dict[int | None, list[str]]:
+    """Describe questions and answers on one line each, by the `seq` of the message whose calls wait, or None."""
+    lines: dict[int | None, list[str]] = {}
+    for each in suspensions:
+        calls = "call " + ", ".join(str(position) for _, position in each.calls) if each.calls else ""
+        facts = [calls, each.reason, "not answered"]
+        if each.answered_at is not None:
+            by = "" if each.answered_by is None else f" by {each.answered_by}"
+            when = f"answered {each.answered_at:%Y-%m-%d %H:%M:%S} UTC{by}"
+            facts[2:] = [f"{when}: {json.dumps(each.answer, ensure_ascii=False)}", each.answered_why]
+        lines.setdefault(each.calls[0][0] if each.calls else None, []).append(" · ".join(filter(None, facts)))
+    return lines
