@@ -406,7 +406,8 @@ def _approval(suspension: Suspension) -> Chunk:
         return {"state": "approval-requested", "approval": {"id": suspension.id, **reason}}
     if not isinstance(answer, dict) or not isinstance(answer.get("approved"), bool):
         return {}
-    reason = {"reason": answer["reason"]} if isinstance(answer.get("reason"), str) else {}
+    why = answer.get("reason") if isinstance(answer.get("reason"), str) else suspension.answered_why
+    reason = {} if why is None else {"reason": why}
     return {
         "state": "approval-responded",
         "approval": {"id": suspension.id, "approved": answer["approved"], **reason},

@@ -19,7 +19,7 @@ from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.processes import Program
 
-from lango_store import LangoStoreError, Message, MessageRole, Store, schema
+from lango_store import LangoStoreError, Message, MessageRole, Store, ToolCall, schema
 from lango_store._engine.engine import read_only_engine
 from lango_store.web import application, new_token
 
@@ -133,6 +133,16 @@ def test_session_page_shows_the_turns_of_the_messages_on_the_page(browser: TestC
     assert re.findall(r"</strong> tokens ([\d,]+)<", page) == [f"{number:,}" for number in range(1_070, 1_120)]
     assert "<dt>usage of turns</dt><dd>tokens 127,140</dd>" in page
     assert "120 turns" in page
+
+
+def test_session_page_shows_who_has_answered_a_question(browser: TestClient, url: str) -> None:
+    with Store(url) as store:
+        conversation = store.conversation("telegram:1")
+        seq = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="c", name="pay")])).seq
+        suspension = conversation.suspensions.create([(seq, 0)], reason="Pay?")
+        conversation.suspensions.answer(suspension.id, True, by="ann", why="cheap")
+    page = get(browser, "session", key="telegram:1")
+    assert "UTC by ann: true · cheap" in page
 
 
 def test_session_page_shows_records(browser: TestClient, url: str) -> None:

@@ -12,9 +12,10 @@ from support.commands import run
 from support.factories import message
 from support.json_values import json_values
 
-from lango_store import Message, MessageRole, Session, Store, ToolCall
+from lango_store import Conversation, Message, MessageRole, Session, Store, ToolCall
 from lango_store._rooms.documents.document import document
 from lango_store._rooms.documents.page import POLICY
+from lango_store.testing import Clock
 from lango_store.testing.factories import SessionFactory
 
 pytestmark = pytest.mark.one_database
@@ -351,6 +352,39 @@ def test_document_shows_the_model_and_usage_of_a_turn_on_one_line(store: Store) 
     html = conversation.get().to_html(turns=conversation.turns.list())
     facts = f"request-1 · large · input_tokens 12,345 · details.cached 1,000 · cost $0.25 · steps [{'0, ' * 31}…"
     assert f"<strong>turn 1</strong> {facts}</p>" in html
+
+
+def ask_and_answer(store: Store) -> Conversation:
+    """Store a call that ann has approved, a second question about it, and a question without a call."""
+    conversation = store.open(
+        "k", messages=[message("one"), Message.assistant(tool_calls=[ToolCall(id="c", name="p")])]
+    )
+    asked = [
+        conversation.suspensions.create(calls, reason=f"Pay {n}?") for n, calls in enumerate([[(2, 0)], [(2, 0)], []])
+    ]
+    conversation.suspensions.answer(asked[0].id, {"ok": "\ud83d<b>"}, by="ann <b>", why="It is <b>cheap</b>.")
+    conversation.suspensions.answer(asked[2].id, False)
+    return conversation
+
+
+def test_document_shows_who_has_answered_a_question_and_why(store: Store, clock: Clock) -> None:
+    conversation = ask_and_answer(store)
+    when = f"answered {clock.time:%Y-%m-%d %H:%M:%S} UTC"
+    found = Read(conversation.get().to_html(suspensions=conversation.suspensions.list()))
+    assert f'call 0 · Pay 0? · {when} by ann <b>: {{"ok": "\\ud83d<b>"}} · It is <b>cheap</b>.' in found.text
+    assert "call 0 · Pay 1? · not answered" in found.text
+    assert f"Pay 2? · {when}: false" in found.text
+    assert "Pay" not in Read(conversation.get().to_html()).text
+
+
+def test_show_prints_answers_on_a_terminal_and_in_a_document(url: str, tmp_path: Path) -> None:
+    with Store(url) as store:
+        ask_and_answer(store)
+    out = run("sessions", "show", "k", "--url", url).stdout
+    assert "by ann <b>" in out
+    assert "Pay 2? · answered" in out.splitlines()[4]
+    run("sessions", "show", "k", "--url", url, "--html", str(tmp_path / "out.html"))
+    assert "by ann &lt;b&gt;" in (tmp_path / "out.html").read_text(encoding="utf-8")
 
 
 def test_document_marks_summaries(store: Store) -> None:

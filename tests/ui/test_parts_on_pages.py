@@ -179,6 +179,16 @@ def test_approval_is_asked_for_the_call_at_its_position_in_tool_calls(store: Sto
     assert states == {"a": "approval-requested", "b": "input-available"}
 
 
+@pytest.mark.parametrize("answer", [{"approved": False, "reason": "too much"}, {"approved": False, "reason": None}])
+def test_approval_has_the_reason_of_the_answer_or_why_it_was_given(store: Store, answer: dict[str, Any]) -> None:
+    conversation = store.open("k", messages=[Message.assistant(tool_calls=[ToolCall(id="a", name="pay")])])
+    suspension = conversation.suspensions.create(calls=[(1, 0)])
+    conversation.suspensions.answer(suspension.id, answer, by="ann", why="not needed")
+    (shown,) = aisdk_messages(conversation.get(), conversation.suspensions.list())
+    why = answer["reason"] or "not needed"
+    assert shown["parts"][-1]["approval"] == {"id": suspension.id, "approved": False, "reason": why}
+
+
 def test_calls_of_a_provider_without_ids_have_different_ids(store: Store) -> None:
     search = {"type": "server_tool_use", "id": "", "name": "web_search", "input": {}}
     log = [Message.assistant([search, search], tool_calls=[ToolCall(id="", name="look")])]
