@@ -66,8 +66,8 @@ async def wait_for_turn(
 
     A reader that waits has no connection and no lease.
     """
-    start = (await read(conversation, following.newest, "")).text
-    reader = following.Reader(conversation._twin._context, conversation.key, start, follow=True)
+    start = await read(conversation, following.newest, "")
+    reader = following.Reader(conversation._twin._context, conversation.key, start.text, follow=True)
     events = following.follow_async(conversation._threads, reader, heartbeat.total_seconds())
     async with aclosing(events):
         async for event in events:
@@ -76,11 +76,20 @@ async def wait_for_turn(
             if isinstance(event, Ended):
                 return
             turn = await find_turn(conversation, awaited)
+            if turn.id is None and not turn.is_owed and awaited == Awaited():
+                turn = await _find_ended(conversation, start.turn_no)
             if turn.id is not None:
                 yield turn.id
             if turn.id is not None or not turn.is_owed:
                 return
             yield None
+
+
+async def _find_ended(conversation: AsyncConversation, turn_no: int) -> following.AwaitedTurn:
+    """Return the last turn if its number is higher: it began and ended between two reads."""
+    turn = await read(conversation, following.after_answer)
+    saved = None if turn.id is None else await conversation.turns.find(turn.id)
+    return turn if saved is not None and saved.turn_no > turn_no else following.AwaitedTurn()
 
 
 async def follow_turn(

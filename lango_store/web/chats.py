@@ -310,7 +310,7 @@ async def _messages(call: _Call) -> Response:
 async def _stop(call: _Call) -> Response:
     """Stop the turn in progress; otherwise end the questions that wait, without an answer."""
     conversation = await call.find(call.request.path_params["id"])
-    await conversation.turns.stop(by=call.user)
+    await conversation.turns.stop(by=call.user, owed=True)
     return Response(status_code=204)
 
 
