@@ -281,6 +281,11 @@ class Message(Value):
         """
         return self.__dict__.get("_taken_by")
 
+    @property
+    def due_at(self) -> datetime | None:
+        """The time for which `inbox.put` has scheduled a message that waits in the inbox; otherwise None."""
+        return self.__dict__.get("_due_at")
+
     def _stored_as(self, seq: int, created_at: datetime, turn_no: int | None, taken_by: str | None = None) -> Self:
         """Return the message as a store has written it: a copy that shares no list and no dict with this message."""
         values = self.__dict__.copy()

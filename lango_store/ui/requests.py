@@ -234,7 +234,8 @@ async def _results(
     """Return the results of a request that are to be stored, and the id of the last one that is stored then."""
     others = {place for each in await conversation.suspensions.list() for place in each.calls}
     others |= {(each.seq, each.position) for each in await conversation.calls.list()}
-    waiting = await conversation.inbox.list()  # first, because a message moves from there to the log
+    inbox = await conversation.inbox.list()  # first, because a message moves from there to the log
+    waiting = [each for each in inbox if each.due_at is None]
     messages = [*await conversation.messages(last=_NEWEST), *waiting]
     calls, asked_for = _open(messages)
     open = {(seq, call.position) for seq, _, call, _ in calls.open()}

@@ -19,7 +19,7 @@ from lango_store import Store
 
 pytestmark = pytest.mark.slow
 
-APP, WORKER = blocks("docs/howto/background-turns.md", "python")
+APP, WORKER, LATER, SCHEDULE = blocks("docs/howto/background-turns.md", "python")
 QUESTION = {"id": "request-1", "text": "Hello"}
 
 
@@ -58,3 +58,12 @@ def test_question_of_a_route_is_answered_by_a_worker_and_followed_by_a_browser(u
                 until(lambda: "I have read 1 messages" in next(lines))
         finally:
             service.kill()
+
+
+def test_programs_put_messages_for_later_and_of_a_schedule(tmp_path: Path) -> None:
+    for program in (LATER, SCHEDULE, SCHEDULE):
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True
+        )
+    with Store(f"sqlite:///{tmp_path}/agent.db") as store:
+        assert contents(store.conversation("ann").inbox.list()) == ["Congratulate me.", "Write the report of the day."]

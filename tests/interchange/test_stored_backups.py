@@ -72,6 +72,10 @@ def test_backup_of_any_migration_revision_can_be_imported(target: Store, revisio
         assert (open_one.calls, open_one.state, open_one.answer, open_one.due_at) == ([], {"run": 7}, None, None)
     if revision >= "0105":
         _payloads_are_back(target)
+    if revision >= "0114":
+        (later,) = target.conversation("timed").inbox.list()
+        assert later.due_at == BEGAN + timedelta(minutes=1)
+        assert [each.key for each in target.owed(future=True).items][-2:] == ["failing", "timed"]
     _turns_are_back(target)
     assert sound(target)
 

@@ -63,6 +63,7 @@ def fill(store: Store) -> None:
     turn.take_inbox()
     turn.abandon()
     turns.fork("fork")
+    store.open("timed").inbox.put(Message.user("Wake up.", id="m-5"), at=BEGAN + timedelta(minutes=1))
     store.open("failing").inbox.put(Message.user("Are you there?", id="m-4"))
     store.work(fail, once=True, key_prefix="failing")
     store.create("payloads", ttl=timedelta(hours=3), messages=large_messages())

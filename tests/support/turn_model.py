@@ -159,12 +159,13 @@ class ModelSessionWithTurns(ModelSession):
         attempt.pending = []
 
     def take_inbox(self, now: datetime, attempt: ModelAttempt, ids: Sequence[str | None]) -> list[Message]:
-        self.own(now, attempt, extends=bool(self.inbox))
+        due = self.due(now)
+        self.own(now, attempt, extends=bool(due))
         new = [
             m.model_copy(update={"id": m.id or self.given(attempt, generated)})
-            for m, generated in zip(self.inbox, ids, strict=True)
+            for m, generated in zip(due, ids, strict=True)
         ]
-        self.inbox = []
+        self.inbox = [m for m in self.inbox if m not in due]
         stored = self.append(now, new)
         self.has_taken |= any(m.turn_no is None for m in stored)
         self.taken_by |= {m.seq: attempt.turn_id for m in stored if m.turn_no is None}
@@ -237,7 +238,7 @@ class ModelSessionWithTurns(ModelSession):
         """End the open turn; it is tried again only if it is not saved and has taken messages from the inbox."""
         turn = self.open_turn
         self.has_taken &= not saved
-        if saved or not (self.inbox or self.has_taken or self.others_taken):
+        if saved or not (any(m.due_at is None for m in self.inbox) or self.has_taken or self.others_taken):
             self.attempts = 0
         if not self.has_taken:
             turn = self.first_taker(turn if saved else None) if self.others_taken else None
@@ -257,17 +258,23 @@ class ModelSessionWithTurns(ModelSession):
 
     # Workers
 
-    def is_owed(self, now: datetime) -> bool:
+    def due(self, now: datetime) -> list[Message]:
+        """Return the messages in the inbox without those for a later time."""
+        return [m for m in self.inbox if m.due_at is None or m.due_at <= now]
+
+    def is_owed(self, now: datetime, *, future: bool = False) -> bool:
         """Return whether the session is owed a turn that is not running."""
         interrupted = self.failed_turn is not None or self.holder is not None
-        return not self.is_held(now) and (interrupted or bool(self.inbox) or self.has_taken)
+        waiting = self.inbox if future else self.due(now)
+        return not self.is_held(now) and (interrupted or bool(waiting) or self.has_taken)
 
-    def drop_answered(self) -> bool:
+    def drop_answered(self, now: datetime) -> bool:
         """Empty the inbox if saved turns have stored all its messages, and nothing else is owed."""
-        stored = [self.with_id(m.id) for m in self.inbox if m.id is not None]
-        is_answered = bool(self.inbox) and all(m is not None and m.turn_no is not None for m in stored)
-        if self.open_turn is None and not self.has_taken and is_answered and len(stored) == len(self.inbox):
-            self.inbox, self.attempts = [], 0
+        due = self.due(now)
+        stored = [self.with_id(m.id) for m in due if m.id is not None]
+        is_answered = bool(due) and all(m is not None and m.turn_no is not None for m in stored)
+        if self.open_turn is None and not self.has_taken and is_answered and len(stored) == len(due):
+            self.inbox, self.attempts = [m for m in self.inbox if m not in due], 0
             self.failed_turn = self.first_taker(None) if self.others_taken else None
             return True
         return False
@@ -294,9 +301,18 @@ class ModelSessionWithTurns(ModelSession):
         self.check_ended(now, draft_id)
         return self.drafts.pop(draft_id, None) is not None
 
-    def enqueue(self, now: datetime, new: Message) -> Message:
+    def enqueue(self, now: datetime, new: Message, due_at: datetime | None = None) -> Message:
         known = [m for m in (*self.log, *self.inbox) if new.id is not None and m.id == new.id]
         if known:
             return known[0].model_copy(update={"replayed": True})
         self.inbox.append(new.model_copy(update={"created_at": now}))
+        self.inbox[-1].__dict__["_due_at"] = due_at
         return self.inbox[-1]
+
+    def cancel(self, id: str) -> bool:
+        before = len(self.inbox)
+        self.inbox = [m for m in self.inbox if m.id != id]
+        is_found, is_untimed = len(self.inbox) < before, any(m.due_at is None for m in self.inbox)
+        if is_found and not is_untimed and self.open_turn is None and not self.has_taken:
+            self.attempts = 0
+        return is_found

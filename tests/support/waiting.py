@@ -1,6 +1,6 @@
 """A session with a turn in progress, drafts and an inbox, and checks of its copy in another store."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,6 +9,7 @@ from support.factories import contents, message
 from lango_store import Draft, Message, Store
 from lango_store._operations.binds import SESSION
 
+LATER = datetime(2031, 2, 3, 4, 5, 6, 7, tzinfo=UTC)
 TEXT = "NUL \0, lone surrogate \ud83d"
 """A text that databases cannot store as text."""
 
@@ -25,7 +26,7 @@ def stream_and_enqueue(store: Store) -> Waiting:
     for piece in (TEXT, "and ", TEXT):
         running.write(piece)
     conversation.inbox.put(message(TEXT, author="ann", tokens=3, extra={"x": TEXT}))
-    conversation.inbox.put(message({"a": [TEXT, None, 1.0]}, id="m-1", sent=[TEXT]))
+    conversation.inbox.put(message({"a": [TEXT, None, 1.0]}, id="m-1", sent=[TEXT]), at=LATER)
     return conversation.drafts.list(), conversation.inbox.list()
 
 
@@ -33,6 +34,7 @@ def assert_waiting(store: Store, stored: Waiting) -> None:
     """Check that a copy of the session has the same drafts, inbox and interrupted turn, but no lease."""
     conversation = store.conversation("k")
     assert (conversation.drafts.list(), conversation.inbox.list()) == stored
+    assert [each.due_at for each in conversation.inbox.list()] == [None, LATER]
     assert [draft.text for draft in stored[0]] == ["half of ", f"{TEXT}and {TEXT}"]
     assert contents(stored[1]) == [TEXT, {"a": [TEXT, None, 1.0]}]
     assert lease_of(store) == (None, "running \N{SNOWMAN}", None)

@@ -119,7 +119,7 @@ class Machine(ProcessesBesideModel):
         turn, attempt = cast(Any, self.running(number))
 
         def model(got: list[Message] | None) -> list[Message]:
-            generated = [each.id for each in got or self.session.inbox]
+            generated = [each.id for each in got or self.session.due(self.clock.time)]
             return self.session.take_inbox(self.clock.time, attempt, generated)
 
         self.compare(turn.take_inbox, model)
@@ -154,7 +154,7 @@ class Machine(ProcessesBesideModel):
         turn, _ = cast(Any, self.running(number))
         self.end(turn)
 
-    @rule(seconds=st.sampled_from([1, 50, 60, 99.999, 150]))
+    @rule(seconds=st.sampled_from([1, 50, 60, 99.999, 150, -20]))
     def wait(self, seconds: float) -> None:
         self.clock.move(seconds=seconds)
 
@@ -173,7 +173,7 @@ class Machine(ProcessesBesideModel):
             session.release(saved=True)
             is_last, open_turn = False, session.failed_turn
             is_due = session.is_owed(now) and not session.given_up
-        if is_due and not is_last and session.drop_answered():
+        if is_due and not is_last and session.drop_answered(now):
             is_due = False
 
         def handle(own: Conversation, turn: RunningTurn) -> None:
@@ -187,7 +187,7 @@ class Machine(ProcessesBesideModel):
             session.attempts = attempts + 1
             assert turn.attempt == session.attempts
             generated = (each.id for each in taken if str(each.id).startswith("turn"))
-            session.take_inbox(now, attempt, [each.id or next(generated) for each in session.inbox])
+            session.take_inbox(now, attempt, [each.id or next(generated) for each in session.due(now)])
             (answer,) = turn.append_messages([Message.assistant(text)])
             assert session.append_in_turn(now, attempt, [Message.assistant(text)], [answer.id]) == [answer]
             assert turn.messages == attempt.messages
@@ -243,6 +243,23 @@ class Machine(ProcessesBesideModel):
         revision = self.conversation.info().revision
         self.compare(lambda: self.conversation.inbox.put(new), lambda _: self.session.enqueue(self.clock.time, new))
         assert self.conversation.info().revision == revision
+
+    @rule(new=one_message, seconds=st.sampled_from([-5, 0.001, 40, 100, 10**6]), relative=st.booleans())
+    def enqueue_for_later(self, new: Message, seconds: float, relative: bool) -> None:
+        def call() -> Message:
+            if relative and seconds > 0:
+                return self.conversation.inbox.put(new, in_=timedelta(seconds=seconds))
+            return self.conversation.inbox.put(new, at=self.clock.time + timedelta(seconds=seconds))
+
+        self.compare(
+            call,
+            lambda _: self.session.enqueue(self.clock.time, new, self.clock.time + timedelta(seconds=seconds)),
+        )
+
+    @rule(id=st.sampled_from(["i1", "i2", "i3"]))
+    def cancel(self, id: str) -> None:
+        self.clock.move(milliseconds=1)
+        assert self.conversation.inbox.delete(id) == self.session.cancel(id)
 
     @rule()
     def release_turn(self) -> None:
@@ -337,12 +354,18 @@ class Machine(ProcessesBesideModel):
         for found, draft in zip(drafts, session.drafts.values(), strict=True):
             assert (found.turn_id, found.text) == (draft.turn_id, draft.text)
             assert (found.created_at, found.updated_at) == (draft.created_at, draft.updated_at)
-        assert self.conversation.inbox.list() == session.inbox
+        inbox = self.conversation.inbox.list()
+        assert inbox == session.inbox
+        assert [each.due_at for each in inbox] == [each.due_at for each in session.inbox]
 
     @invariant()
     def owed_turn_matches(self) -> None:
         session = self.session
+        future = self.store.owed(future=True).items
+        assert len(future) == session.is_owed(self.clock.time, future=True)
         owed = self.store.owed().items
+        if len(future) > len(owed):
+            assert [each.due_at for each in future] == [min(each.due_at for each in session.inbox if each.due_at)]
         assert len(owed) == session.is_owed(self.clock.time)
         for each in owed:
             assert (each.turn_id, each.attempts, each.given_up) == (

@@ -41,7 +41,7 @@ def _is_due(dialect: Dialect) -> sa.ColumnElement[bool]:
     """Match owed turns that are due now; a time that a wrong clock wrote delays them by at most the longest pause."""
     latest = dialect.next_expiry(NOW, _LONGEST_PAUSE)
     is_due = sa.or_(SESSION.c.owed_at <= NOW, _IS_FIRST_ATTEMPT, SESSION.c.owed_at > latest)
-    return sa.and_(SESSION.c.owed_at < owed.NEVER_STORED, is_due)
+    return sa.and_(SESSION.c.owed_at < owed.NEVER_STORED, is_due, ~owed.IS_FUTURE)
 
 
 _HAS_DIED: Final = SESSION.c.lease_token.is_not(None)
@@ -154,13 +154,15 @@ _COLUMNS: Final = {
 
 
 @cache
-def _page(names: tuple[str, ...], *, first: bool) -> Statement:
+def _page(names: tuple[str, ...], *, first: bool, future: bool) -> Statement:
     after = sa.tuple_(SESSION.c.owed_at, SESSION.c.key) > sa.tuple_(time("cursor_time"), session_key("cursor_key"))
-    conditions = () if first else (after,)
+    conditions = [after] * (not first) + [~owed.IS_FUTURE] * (not future)
     return Statement(lambda dialect: _query(dialect, names, *_COLUMNS.values()).where(*conditions))
 
 
-def page(connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None) -> Page[OwedTurn]:
+def page(
+    connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None, *, future: bool = False
+) -> Page[OwedTurn]:
     """Return a page of the owed turns of live sessions that no worker is running, the longest due first."""
     lists.check_limit(limit)
     dialect = dialect_of(connection)
@@ -168,7 +170,7 @@ def page(connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cur
     if cursor is not None:
         _, moment, bound["cursor_key"] = lists.read_cursor(cursor, "owed")
         bound["cursor_time"] = dialect.time(moment)
-    rows = _page(chosen.names, first=cursor is None).run(connection, bound)
+    rows = _page(chosen.names, first=cursor is None, future=future).run(connection, bound)
     items = [_decoded(dict(zip(_COLUMNS, row, strict=True))) for row in rows]
     return lists.page_of(Page[OwedTurn], items, limit, lambda last: ("owed", last.due_at or owed.NEVER, last.key))
 
@@ -183,7 +185,7 @@ def _decoded(value: Mapping[str, Any]) -> OwedTurn:
 
 _retry: Final = Statement(
     sa.update(SESSION)
-    .where(of_session(SESSION), LIVE, SESSION.c.owed_at.is_not(None), owed.IS_ENDED)
+    .where(of_session(SESSION), LIVE, SESSION.c.owed_at.is_not(None), owed.IS_ENDED, ~owed.IS_FUTURE)
     .values(owed.RETRIED)
     .returning(SESSION.c.key)
 )

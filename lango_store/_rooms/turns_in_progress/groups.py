@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from lango_store._operations.log.appends import Batch
@@ -156,7 +156,7 @@ class Inbox(SessionPart):
         key: The session's key.
     """
 
-    def put(self, message: Message) -> Message:
+    def put(self, message: Message, *, at: datetime | None = None, in_: timedelta | None = None) -> Message:
         """Store a message in the inbox, for example while a turn is running.
 
         Like an append, this sets `updated_at` and restarts the session's TTL, but `revision` does not change.
@@ -164,6 +164,9 @@ class Inbox(SessionPart):
         Args:
             message: The message to store. A message whose `id` is in the inbox or in the log already is not stored
                 again; the stored one is returned with `replayed=True`.
+            at: The time from which a turn takes the message, in the years 1000 to 9000: the session is owed a turn
+                from then on. Until then, no turn takes it. By default, the next turn takes it.
+            in_: As `at`, but from now, such as `timedelta(hours=1)`; up to 100 years.
 
         Returns:
             The stored message. Its `seq` is 0 until it is in the log. A message without an id gets one from
@@ -171,8 +174,13 @@ class Inbox(SessionPart):
 
         Raises:
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
+            ValueError: `at` has no time zone or is out of range, `in_` is negative, or both are given.
         """
-        return self.put_messages([message])[0]
+        due = inbox.check_time(at, in_)
+        new = Batch([self._context.counted(message)])
+        run = self._context.transact if new.ids else self._context.transact_once
+        (stored,) = run(inbox.enqueue, self.key, new, due=due)
+        return stored
 
     def put_messages(
         self, messages: Sequence[Message], *, replace_after: int | None = None, expect: int | None = None
@@ -182,9 +190,9 @@ class Inbox(SessionPart):
         Args:
             messages: The messages to store.
             replace_after: In the same transaction, first stop the turns that have begun, as `Conversation.turns.stop`
-                does, and delete the messages of the inbox and those of the log with a `seq` above this value. Without
-                `messages`, the session is then owed a turn, for another answer to the message with this `seq`. None
-                (default) deletes nothing.
+                does, and delete the messages of the inbox that are due and those of the log with a `seq` above this
+                value. Without `messages`, the session is then owed a turn, for another answer to the message with this
+                `seq`. None (default) deletes nothing.
             expect: Store the messages only if the session's `revision` equals this value.
 
         Returns:
@@ -216,7 +224,10 @@ class Inbox(SessionPart):
         return stored
 
     def list(self) -> list[Message]:
-        """List the messages in the order of their arrival. Their `seq` is 0."""
+        """List the messages in the order of their arrival. Their `seq` is 0.
+
+        `due_at` of a message is the time for which `put` has scheduled it.
+        """
         return self._context.on_primary().read_together(inbox.read, self.key)
 
     def delete(self, id: str) -> bool:
@@ -394,7 +405,9 @@ class InStore(StoreFacade, Generic[C, T]):
         worker = self._worker(lease, which, **options)
         return working.work(worker, lambda turn: handle(self.in_turn(turn).conversation(turn.key), turn))
 
-    def owed(self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]) -> Page[OwedTurn]:
+    def owed(
+        self, *, limit: int = 50, cursor: str | None = None, future: bool = False, **which: Unpack[WorkFilters]
+    ) -> Page[OwedTurn]:
         """List the turns that live sessions are owed and that no process is running, the longest due first.
 
         Turns that were given up come last.
@@ -402,12 +415,13 @@ class InStore(StoreFacade, Generic[C, T]):
         Args:
             limit: The number of turns per page, 1 to 1,000. Defaults to 50.
             cursor: The `next` of the previous page. None (default) reads the first page.
+            future: Also list the turns of sessions whose inbox has only messages for a later time. False by default.
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
 
         Raises:
             InvalidCursor: The cursor was not returned by this method.
         """
-        return self._context.on_primary().read(claims.page, work_filter(which), limit, cursor)
+        return self._context.on_primary().read(claims.page, work_filter(which), limit, cursor, future=future)
 
     def _worker(self, lease: timedelta, which: WorkFilters, **options: Any) -> working.Worker:
         def open_turn(key: str, id: str | None) -> RunningTurn:

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -18,10 +18,11 @@ from lango_store._operations.binds import (
     numbers_of_list,
     of_session,
     text,
+    time,
 )
 from lango_store._operations.log import appends, messages
 from lango_store._operations.log.appends import Batch
-from lango_store._operations.rows import decode_waiting, encode_message, encode_redacted, encode_waiting
+from lango_store._operations.rows import decode_waiting, encode_message, encode_redacted, encode_waiting, stored_time
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rooms.turns_in_progress import owed
@@ -33,11 +34,33 @@ from lango_store._rows.payloads import Threshold
 from lango_store._values.model import Message
 from lango_store.errors import MessageNotFound
 
-_insert: Final = Statement(numbered_insert(INBOX, "id", "message", "created_at"))
+_EARLIEST: Final = datetime(1000, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+
+_insert: Final = Statement(numbered_insert(INBOX, "id", "message", "created_at", "due_at"))
+
+
+def check_time(at: datetime | None, in_: timedelta | None) -> datetime | timedelta | None:
+    """Return when a message is due: a time, a duration from now, or None for the next turn."""
+    if at is None:
+        return None if in_ is None else sessions.check_duration("in_", in_, most=sessions.MAX_TTL)
+    if in_ is not None:
+        raise ValueError("give at= or in_=, not both")
+    if not isinstance(at, datetime):
+        raise TypeError(f"at is {type(at).__name__}: give a datetime")
+    if at.tzinfo is None or not _EARLIEST <= at <= _LATEST:
+        raise ValueError(f"at={at} is not a time with a time zone in the years 1000 to 9000")
+    return at
 
 
 def enqueue(
-    connection: sa.Connection, now: datetime, key: str, new: Batch, expected: Expected = ANYTHING
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    new: Batch,
+    expected: Expected = ANYTHING,
+    *,
+    due: datetime | timedelta | None = None,
 ) -> list[Message]:
     """Store messages in the inbox, and restart the session's TTL.
 
@@ -47,52 +70,82 @@ def enqueue(
     known = messages.read_by_ids(connection, key, new.ids)
     stored: list[Message] = []
     dialect = dialect_of(connection)
+    due_at = now + due if isinstance(due, timedelta) else due
     for row, message in zip(new.rows, new.messages, strict=True):
         if (id := row["id"]) is not None:
             existing = [known[id]] if id in known else _with_id(connection, key, id)
             if existing:
                 stored.append(existing[0].model_copy(update={"replayed": True}))
                 continue
-        created_at = dialect.time(row["created_at"] or now)
-        waiting = {"key": key, "id": id, "message": encode_waiting(row), "created_at": created_at}
-        _insert.run_many(connection, [waiting])
-        stored.append(message._stored_as(0, now, None))
+        waiting = {"key": key, "id": id, "message": encode_waiting(row)}
+        times = {"created_at": dialect.time(row["created_at"] or now), "due_at": dialect.time(due_at)}
+        _insert.run_many(connection, [waiting | times])
+        stored.append(_with_time(message._stored_as(0, now, None), due_at))
     if any(not each.replayed for each in stored):
-        _note_activity.run_many(connection, [{"key": key, "now": dialect.time(now)}])
+        bound = {"key": key, "now": dialect.time(now)}
+        if due_at is None:
+            _note_activity.run_many(connection, [bound])
+        else:
+            _note_later.run_many(connection, [bound | {"due_at": dialect.time(due_at)}])
     return stored
 
 
-_note_activity: Final = Statement(
-    lambda dialect: (
-        sa.update(SESSION)
-        .where(of_session(SESSION))
-        .values(updated_at=NOW, expires_at=dialect.later_expiry(NOW, SESSION.c), **owed.arrived(owed.IN_INBOX))
+def _activity(arrived: owed.Values) -> Statement:
+    update = sa.update(SESSION).where(of_session(SESSION))
+    return Statement(
+        lambda dialect: update.values(updated_at=NOW, expires_at=dialect.later_expiry(NOW, SESSION.c), **arrived)
     )
-)
+
+
+_note_activity: Final = _activity(owed.arrived(owed.IN_INBOX))
+_note_later: Final = _activity(owed.arrived(owed.LATER, time("due_at")))
 _in_order: Final = (
-    sa.select(INBOX.c.n, INBOX.c.id, as_stored(INBOX.c.message), as_stored(INBOX.c.created_at))
+    sa.select(
+        INBOX.c.n,
+        INBOX.c.id,
+        as_stored(INBOX.c.message),
+        as_stored(INBOX.c.created_at),
+        as_stored(INBOX.c.due_at),
+    )
     .where(of_session(INBOX))
     .order_by(INBOX.c.n)
 )
+_IS_DUE: Final = sa.or_(INBOX.c.due_at.is_(None), INBOX.c.due_at <= NOW)
 _WITH_ID: Final = (of_session(INBOX), INBOX.c.id == column(INBOX.c.id))
 _select: Final = Statement(_in_order)
+_select_due: Final = Statement(_in_order.where(_IS_DUE))
 _select_by_id: Final = Statement(_in_order.where(*_WITH_ID))
 
 
 def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
     """Return the messages in the inbox of a live session, in the order of their arrival; their `seq` is 0."""
     sessions.row_of(connection, now, key)
-    return [decode_waiting(key, *row) for row in _select.run(connection, {"key": checked_key(key)})]
+    return [_decoded(key, row) for row in _select.run(connection, {"key": checked_key(key)})]
 
 
 def _with_id(connection: AnyConnection, key: str, id: str) -> list[Message]:
-    return [decode_waiting(key, *row) for row in _select_by_id.run(connection, {"key": key, "id": id})]
+    return [_decoded(key, row) for row in _select_by_id.run(connection, {"key": key, "id": id})]
+
+
+def _decoded(key: str, row: Any) -> Message:
+    *waiting, due_at = row
+    return _with_time(decode_waiting(key, *waiting), None if due_at is None else stored_time(key, "due_at", due_at))
+
+
+def _with_time(message: Message, due_at: datetime | None) -> Message:
+    if due_at is not None:
+        message.__dict__["_due_at"] = due_at.astimezone(UTC)
+    return message
 
 
 _delete: Final = Statement(sa.delete(INBOX).where(*_WITH_ID).returning(INBOX.c.n))
 _note_empty: Final = Statement(
     sa.update(SESSION)
-    .where(of_session(SESSION), owed.has(owed.IN_INBOX), ~sa.exists().where(of_session(INBOX)))
+    .where(
+        of_session(SESSION),
+        owed.has(owed.IN_INBOX | owed.LATER),
+        ~sa.exists().where(of_session(INBOX), INBOX.c.due_at.is_(None)),
+    )
     .values(owed.EMPTIED)
 )
 _redact: Final = Statement(sa.update(INBOX).where(*_WITH_ID).values(message=column(INBOX.c.message)))
@@ -107,10 +160,10 @@ def delete(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
     return is_deleted
 
 
-def empty(connection: sa.Connection, key: str) -> None:
-    """Delete all messages from the inbox of a locked session."""
-    for statement in (_delete_all, _note_empty):
-        statement.run_many(connection, [{"key": key}])
+def empty(connection: sa.Connection, now: datetime, key: str) -> None:
+    """Delete all messages that are due from the inbox of a locked session."""
+    _delete_due.run_many(connection, [{"key": key, "now": dialect_of(connection).time(now)}])
+    _note_empty.run_many(connection, [{"key": key}])
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, id: str, reason: str | None = None) -> Message:
@@ -132,7 +185,7 @@ _mark_taken: Final = Statement(
     )
 )
 _note_taken: Final = Statement(sa.update(SESSION).where(of_session(SESSION)).values(owed.ALL_TAKEN))
-_delete_all: Final = Statement(lambda _: sa.delete(INBOX).where(of_session(INBOX)))
+_delete_due: Final = Statement(lambda _: sa.delete(INBOX).where(of_session(INBOX), _IS_DUE))
 
 
 def take(
@@ -144,14 +197,16 @@ def take(
     ids: Iterator[str],
     threshold: Threshold | None,
 ) -> list[Message]:
-    """Move the messages of the inbox to the end of the log, in their order.
+    """Move the messages of the inbox that are due to the end of the log, in their order.
 
     They are marked with the id of the turn, so that a later attempt of the turn finds them. A message without an id
     gets one of `ids`.
     """
     sessions.lock(connection, now, key)
     lease.check(connection, key)
-    waiting = read(connection, now, key)
+    sessions.row_of(connection, now, key)
+    bound = {"key": key, "now": dialect_of(connection).time(now)}
+    waiting = [decode_waiting(key, *row[:-1]) for row in _select_due.run(connection, bound)]
     if not waiting:  # the session may wait for rows that an application or a damaged file has lost
         _note_empty.run_many(connection, [{"key": key}])
         return []
@@ -160,6 +215,6 @@ def take(
     seqs = json.dumps([each.seq for each in taken])
     _mark_taken.run_many(connection, [{"key": key, "seqs": seqs, "turn_id": turn_id}])
     is_any_of_turn = any(each.turn_no is None for each in taken)  # the id of another may name one of a saved turn
-    for statement in (_delete_all, _note_taken if is_any_of_turn else _note_empty):
-        statement.run_many(connection, [{"key": key}])
+    _delete_due.run_many(connection, [bound])
+    (_note_taken if is_any_of_turn else _note_empty).run_many(connection, [{"key": key}])
     return taken

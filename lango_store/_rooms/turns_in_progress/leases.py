@@ -188,6 +188,7 @@ _claim: Final = _update(
     LIVE,
     SESSION.c.owed_at.is_not(None),
     owed.IS_ENDED,
+    ~owed.IS_FUTURE,
     sa.func.coalesce(SESSION.c.lease_turn, _TURN) == _TURN,
 )
 _set_attempts: Final = _update(lambda _: {"attempts": column(SESSION.c.attempts)}, IS_OURS)

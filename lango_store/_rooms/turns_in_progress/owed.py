@@ -11,6 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._operations.binds import MESSAGE, NOW, SESSION, TURN, of_session, text
+from lango_store._rooms.turns_in_progress.tables import INBOX
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import encode_time_text
 
@@ -28,6 +29,8 @@ GIVEN_UP: Final = 32
 """Such another turn was given up."""
 TO_TAKE: Final = 64
 """A worker has claimed the turn in `lease_turn`, which has not yet taken the messages that wait in the inbox."""
+LATER: Final = 128
+"""Messages were put into the inbox for a later time. It stays set; if nothing else is owed, `owed_at` is their time."""
 
 _ALL: Final = 63
 
@@ -66,6 +69,14 @@ def _or(*bits: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     return first
 
 
+_IS_LATER: Final = sa.and_(SESSION.c.lease_turn.is_(None), has(LATER), _bits(_ALL) == _NONE)
+IS_FUTURE: Final = sa.and_(_IS_LATER, SESSION.c.owed_at > NOW)
+"""Matches sessions that are owed nothing but a turn at a later time."""
+
+_first_later: Final = sa.select(sa.func.min(INBOX.c.due_at)).where(of_session(INBOX, SESSION.c.key))
+_LATER_AT: Final = sa.case((has(LATER), _first_later.correlate(SESSION).scalar_subquery()))
+
+
 def _if(condition: sa.ColumnElement[bool], *columns: str) -> Values:
     """Return these columns unchanged if the condition holds, otherwise NULL."""
     return {name: sa.case((condition, SESSION.c[name])) for name in columns}
@@ -83,10 +94,11 @@ _TAKEN_SO_FAR: Final = sa.case(
     (_IS_SAME, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP)), (has(TAKEN | TAKEN_BEFORE), _OTHERS_TAKEN), else_=_NONE
 )
 
-BEGUN: Final[Values] = {"owed_at": NOW, "waiting": _or(_bits(IN_INBOX), _SEEN, _TAKEN_SO_FAR)}
+BEGUN: Final[Values] = {"owed_at": NOW, "waiting": _or(_bits(IN_INBOX | LATER), _SEEN, _TAKEN_SO_FAR)}
 """The values when the turn with the bound `turn_id` begins."""
 
-CLAIMED: Final[Values] = BEGUN | {"waiting": _or(BEGUN["waiting"], _bits(IN_INBOX).op("<<")(_number(6)))}
+_TO_BE_TAKEN: Final = _bits(IN_INBOX).op("<<")(_number(6)), _bits(LATER).op(">>")(_number(1))
+CLAIMED: Final[Values] = BEGUN | {"waiting": _or(BEGUN["waiting"], *_TO_BE_TAKEN)}
 """The values when a worker claims the turn with the bound `turn_id`."""
 
 COUNTED: Final[Values] = _if(_IS_SAME, "attempts", "last_error")
@@ -116,12 +128,13 @@ SAVED: Final[Values] = {
     "lease_token": sa.null(),
     "lease_turn": _NEXT,
     "lease_until": sa.null(),
-    "waiting": _or(_bits(IN_INBOX | ANSWERED), _NEXT_TAKEN),
+    "waiting": _or(_bits(IN_INBOX | ANSWERED | LATER), _NEXT_TAKEN),
     "attempts": sa.null(),
     "last_error": sa.null(),
     "owed_at": sa.case(
         (sa.and_(has(GIVEN_UP), _NEXT.is_not(None)), NEVER_STORED),
         (sa.or_(has(IN_INBOX | ANSWERED), _NEXT.is_not(None)), SESSION.c.owed_at),
+        else_=_LATER_AT,
     ),
 }
 """The values when a turn is saved: the session may still be owed an earlier turn."""
@@ -131,7 +144,7 @@ _UNANSWERED: Final = _or(_bits(IN_INBOX | ANSWERED), _UNSEEN)
 NOT_SAVED: Final[Values] = {
     "lease_token": sa.null(),
     "lease_until": sa.null(),
-    "waiting": _or(_UNANSWERED, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP | TO_TAKE)),
+    "waiting": _or(_UNANSWERED, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP | TO_TAKE | LATER)),
 }
 """The values when a turn ends that is not saved, but is tried again."""
 
@@ -146,17 +159,18 @@ RELEASED: Final[Values] = (
     NOT_SAVED
     | {
         "lease_turn": _INTERRUPTED,
-        "waiting": _or(_UNANSWERED, _STILL_TAKEN),
+        "waiting": _or(_UNANSWERED, _STILL_TAKEN, _bits(LATER)),
         "owed_at": sa.case(
             (sa.and_(~has(TAKEN), has(GIVEN_UP), _INTERRUPTED.is_not(None)), NEVER_STORED),
             (_or(_UNANSWERED, _STILL_TAKEN) != _NONE, SESSION.c.owed_at),
+            else_=_LATER_AT,
         ),
     }
     | _if(has(_ALL), "attempts", "last_error")
 )
 """The values when a lease is released: another turn is owed only if there is something for it."""
 
-RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP | TO_TAKE), "attempts": sa.null()}
+RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP | TO_TAKE | LATER), "attempts": sa.null()}
 """The values when turns that were given up are to be tried again."""
 
 # The inbox
@@ -164,13 +178,16 @@ RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP | TO_
 
 def arrived(what: int, at: sa.ColumnElement[datetime] = NOW) -> Values:
     """Return the values when a message or an answer arrives, by default at the bound `now`."""
-    return {"owed_at": sa.func.coalesce(SESSION.c.owed_at, at), "waiting": _WAITING.op("|")(_number(what))}
+    owed_at = sa.case((sa.and_(_IS_LATER, SESSION.c.owed_at > at), at), else_=sa.func.coalesce(SESSION.c.owed_at, at))
+    return {"owed_at": owed_at, "waiting": _WAITING.op("|")(_number(what))}
 
 
-EMPTIED: Final[Values] = {"waiting": _bits(_ALL - IN_INBOX)} | _if(
-    sa.or_(has(_ALL - IN_INBOX), SESSION.c.lease_turn.is_not(None)), "owed_at", "attempts", "last_error"
-)
-"""The values when the inbox has no messages any more, although no turn has taken them."""
+_HAS_OTHERS: Final = sa.or_(has(_ALL - IN_INBOX), SESSION.c.lease_turn.is_not(None))
+EMPTIED: Final[Values] = {
+    "waiting": _bits(_ALL - IN_INBOX | LATER),
+    "owed_at": sa.case((_HAS_OTHERS, SESSION.c.owed_at), else_=_LATER_AT),
+} | _if(_HAS_OTHERS, "attempts", "last_error")
+"""The values when the inbox has no messages for the next turn any more, although no turn has taken them."""
 
-ALL_TAKEN: Final[Values] = {"waiting": _or(_bits(_ALL - IN_INBOX), _number(TAKEN))}
-"""The values when a turn takes all messages of the inbox."""
+ALL_TAKEN: Final[Values] = {"waiting": _or(_bits(_ALL - IN_INBOX | LATER), _number(TAKEN))}
+"""The values when a turn takes all messages of the inbox that are due."""

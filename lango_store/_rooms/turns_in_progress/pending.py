@@ -14,7 +14,9 @@ from lango_store.errors import DamagedDatabase
 
 
 def _owed(*conditions: sa.ColumnElement[bool]) -> sa.Executable:
-    return sa.select(sa.func.count(), sa.func.min(SESSION.c.owed_at)).where(LIVE, owed.IS_ENDED, *conditions)
+    return sa.select(sa.func.count(), sa.func.min(SESSION.c.owed_at)).where(
+        LIVE, owed.IS_ENDED, ~owed.IS_FUTURE, *conditions
+    )
 
 
 _waiting: Final = Statement(_owed(SESSION.c.owed_at < time("never")))

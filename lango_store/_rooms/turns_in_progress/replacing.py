@@ -55,7 +55,7 @@ def replace(
         tokens += [] if token is None else [token]
         if turn is None:
             break
-    inbox.empty(connection, key)
+    inbox.empty(connection, now, key)
     removals.cut(connection, now, key, after, sessions.lock(connection, now, key).last_seq)
     if not new.rows:
         _owe.run_many(connection, [{"key": key, "now": dialect_of(connection).time(now)}])

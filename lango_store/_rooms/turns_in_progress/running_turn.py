@@ -189,7 +189,7 @@ class RunningTurn:
         return stored
 
     def take_inbox(self) -> list[Message]:
-        """Move the messages of the session's inbox to the log, as part of the turn.
+        """Move the messages of the session's inbox that are due to the log, as part of the turn.
 
         Returns:
             The messages with their new `seq`; empty if none arrived. Messages that a failed attempt of the turn has

@@ -54,6 +54,7 @@ class InboxRow(Base, table=True):
 
     Attributes:
         message: The fields of the message, except `id` and `created_at`.
+        due_at: The time from which a turn takes the message; NULL for the next turn.
     """
 
     __tablename__ = "lango_inbox"
@@ -69,6 +70,7 @@ class InboxRow(Base, table=True):
     id: str | None = Field(default=None, sa_type=KEY_TEXT)
     message: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     created_at: datetime = Field(sa_type=TimeColumn)
+    due_at: datetime | None = Field(default=None, sa_type=TimeColumn)
 
 
 DRAFT: Final = Base.metadata.tables["lango_draft"]

@@ -1,6 +1,8 @@
 """`lango-store owed`: list the turns that sessions are owed and that no process is running."""
 
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from lango_store._rooms.turns_in_progress.values import OwedTurn
 from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, example, open_store
@@ -23,6 +25,7 @@ def owed(
     user: User = None,
     agent: Agent = None,
     prefix: Prefix = None,
+    future: Annotated[bool, typer.Option("--future", help="Also turns that are owed at a later time.")] = False,
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -39,5 +42,5 @@ def owed(
     backslash.
     """
     with open_store(url) as store:
-        pages = all_pages(store.owed, user_id=user, agent_id=agent, key_prefix=prefix)
+        pages = all_pages(store.owed, future=future, user_id=user, agent_id=agent, key_prefix=prefix)
         print_items(COLUMNS, pages, as_json=json_, none="no turn is owed")
