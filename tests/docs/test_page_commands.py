@@ -20,6 +20,7 @@ CLI_COMMANDS = {name.removeprefix("lango-store "): command for name, command in 
 TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
     "js": ("docs/howto/front-ends.md",),
     "jsx": ("docs/howto/front-ends.md",),
+    "ts": ("docs/howto/typescript.md",),
     "html": ("docs/howto/front-ends.md",),
     "python": None,  # run by test_readme.py and tests/frameworks
     "sh": None,  # checked in this file

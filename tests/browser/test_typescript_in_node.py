@@ -1,0 +1,141 @@
+"""The page "From TypeScript": its programs in Node, against a server of the Conversations API."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from support.http_server import serving
+from support.pages import blocks
+
+from lango_store import AsyncStore, Store
+from lango_store.web import bearer_tokens, conversations
+
+PROGRAMS: Final = {block.split()[1]: block for block in blocks("docs/howto/typescript.md", "ts")}
+Run = Callable[..., str]
+
+SESSION: Final = """
+import { OpenAIConversationsSession } from "@openai/agents";
+import OpenAI from "openai";
+
+const session = new OpenAIConversationsSession();
+const items = [...Array(45).keys()].map((number) => ({ role: "user", content: `question ${number}` }));
+for (let first = 0; first < 45; first += 20) await session.addItems(items.slice(first, first + 20));
+await session.addItems([
+  { type: "function_call", callId: "c1", name: "add", arguments: "{}", status: "completed" },
+  { type: "function_call_result", callId: "c1", name: "add", status: "completed", output: { type: "text", text: "3" } },
+]);
+const texts = (all) => all.map((item) => item.content?.[0]?.text ?? item.type);
+const all = texts(await session.getItems());
+const last = texts(await session.getItems(3));
+const popped = [(await session.popItem()).type, (await session.popItem()).name];
+const remaining = texts(await session.getItems());
+const id = await session.getSessionId();
+await session.clearSession();
+const status = await new OpenAI().conversations.retrieve(id).catch((error) => error.status);
+const same = all.slice(0, 45).every((text, number) => text === `question ${number}`);
+console.log(JSON.stringify({ count: all.length, same, last, popped, remaining: remaining.length, status }));
+"""
+
+LOST_ANSWER: Final = """
+import OpenAI from "openai";
+
+let lost = 0;
+async function losing(url, init) {
+  const answer = await fetch(url, init);
+  if (init.method === "POST" && lost++ % 2 === 0) throw new Error("the answer is lost");
+  return answer;
+}
+const client = new OpenAI({ fetch: losing, maxRetries: 2 });
+client.idempotencyHeader = "Idempotency-Key";
+const { id } = await client.conversations.create();
+await client.conversations.items.create(id, { items: [{ type: "message", role: "user", content: "once" }] });
+const page = await client.conversations.items.list(id);
+console.log(lost, page.data.length, id);
+"""
+
+HISTORY: Final = """
+const client = new OpenAI();
+const { id } = await client.conversations.create();
+const said = (role, id, text) => ({ message: { id, role, content: [{ type: "text", text }] } });
+const adapter = history(client, id);
+for (const each of [said("user", "a", "Hi"), said("user", "a", "Hi"), said("assistant", "b", "Hello")]) {
+  await adapter.append(each);
+}
+const loaded = await adapter.load();
+console.log(loaded.headId, ...loaded.messages.map((each) => `${each.parentId}:${each.message.content[0].text}`));
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        yield store
+
+
+@pytest.fixture
+def node(store: Store, front_end: Path) -> Iterator[Run]:
+    """Yield a function that runs a program in Node as the user ann, and returns its output."""
+    app = conversations(AsyncStore(store), user=bearer_tokens({"token-of-ann": "ann"}))
+    with serving(Starlette(routes=[Mount("/v1", app)])) as port:
+        environment = {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1", "OPENAI_API_KEY": "token-of-ann"}
+
+        def run(source: str) -> str:
+            (front_end / "program.ts").write_text(source)
+            options = ["--format=esm", "--outfile=program.mjs", "--log-level=warning"]
+            subprocess.run(["node_modules/.bin/esbuild", "program.ts", *options], cwd=front_end, check=True)
+            done = subprocess.run(
+                ["node", "program.mjs"],
+                cwd=front_end,
+                env=os.environ | environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        yield run
+
+
+def test_client_stores_an_item_once(node: Run, store: Store) -> None:
+    assert node(PROGRAMS["conversations.ts"]) == "msg_1 [ { type: 'input_text', text: 'Oslo?' } ]\n"
+    (info,) = store.list_sessions(user_id="ann").items
+    assert info.metadata == {"topic": "weather"}
+    assert store.conversation(info.key).history() == [{"role": "user", "content": "Oslo?"}]
+
+
+def test_session_of_the_agents_sdk_stores_its_items(node: Run, store: Store) -> None:
+    key, _, items = node(PROGRAMS["agents.ts"]).partition(" ")
+    assert ("Oslo?" in items, "It rains." in items) == (True, True)
+    prompt = [{"role": "user", "content": "Oslo?"}, {"role": "assistant", "content": "It rains."}]
+    assert store.conversation(key).history() == prompt
+
+
+def test_session_of_the_agents_sdk_reads_pages_pops_and_clears(node: Run, store: Store) -> None:
+    assert node(SESSION) == (
+        '{"count":47,"same":true,"last":["question 44","function_call","function_call_result"],'
+        '"popped":["function_call_result","add"],"remaining":45,"status":404}\n'
+    )
+    assert store.count() == 0
+
+
+def test_client_that_loses_answers_stores_an_item_once(node: Run, store: Store) -> None:
+    lost, count, key = node(LOST_ANSWER).split()
+    assert (lost, count) == ("4", "1")
+    assert [info.key for info in store.list_sessions().items] == [key]
+
+
+def test_history_of_assistant_ui_is_stored(node: Run, store: Store) -> None:
+    assert node(PROGRAMS["history.ts"] + HISTORY) == "b null:Hi a:Hello\n"
+    (info,) = store.list_sessions().items
+    assert [each.content for each in store.get(info.key).messages] == ["Hi", "Hello"]
+
+
+def test_programs_of_the_page_are_short() -> None:
+    assert set(PROGRAMS) == {"conversations.ts", "agents.ts", "history.ts"}
+    assert all(len(program.splitlines()) <= 30 for program in PROGRAMS.values())
