@@ -40,7 +40,8 @@ def encoded(context: Context, new: Sequence[Message]) -> Batch:
 def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> NewSession:
     """Encode a new session, by default with a generated key and the store's default TTL."""
     sessions.check_fields(fields, SessionFields)
-    fields = context.own_fields(fields, creates=True)
+    if context.owner is not None:
+        fields = context.own_fields(fields, creates=True)
     key = context.new_id() if key is None else key
     return NewSession(key, context.ttl(key, ttl), fields)
 
