@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from support.databases import MakeDatabase
 from support.live_view import live_view
+from support.pages import blocks
 from support.polling import until
 from support.streaming_model import PIECES, StreamingModel, streaming_model
 
@@ -55,6 +56,15 @@ def shown(client: httpx2.Client) -> list[str]:
 def last_message(client: httpx2.Client) -> dict[str, Any]:
     message: dict[str, Any] = client.get("/api/chat/chat-1/messages").json()[-1]
     return message
+
+
+def test_first_program_answers_and_is_that_of_the_readme(url: str, model: StreamingModel, tmp_path: Path) -> None:
+    (program,) = [block for block in blocks("README.md", "python") if block.startswith("# chats.py")]
+    assert program in blocks("docs/howto/front-ends.md", "python")
+    with live_view(url, model, tmp_path, "chats") as address, httpx2.Client(base_url=address, timeout=30) as client:
+        assert "finish" in client.post("/api/chat", json=question("Hello")).text
+        assert shown(client) == ["Hello", ANSWER]
+        assert client.get("/api/chat").json()["items"][0]["title"] == "Hello"
 
 
 def test_edited_and_repeated_questions(client: httpx2.Client, model: StreamingModel) -> None:

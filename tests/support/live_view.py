@@ -13,7 +13,8 @@ from support.pages import blocks
 from support.paths import ROOT
 from support.streaming_model import StreamingModel
 
-PROGRAMS: Final = {"live": "docs/howto/live-view.md", "front": "docs/howto/front-ends.md"}
+_FRONT: Final = "docs/howto/front-ends.md"
+PROGRAMS: Final = {"live": "docs/howto/live-view.md", "front": _FRONT, "chats": _FRONT}
 
 
 @contextmanager
