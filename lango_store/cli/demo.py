@@ -1,11 +1,11 @@
-"""`lango-store demo`: store a conversation, load it and print it; with `--kill`, kill a process that answers."""
+"""`lango-store demo`: store, load and print a conversation; with `--kill` or `--web`, kill a process that answers."""
 
 from typing import Annotated
 
 import typer
 
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.cli import killing
+from lango_store.cli import killing, web_demo
 from lango_store.cli.options import flag, option
 from lango_store.cli.output import console, print_table
 from lango_store.cli.rendering import render_message
@@ -43,6 +43,12 @@ CONVERSATION = [
 def demo(
     file: Annotated[str, option("FILE", "SQLite file to write to.", "--file")] = "demo.db",
     kill: Annotated[bool, flag("--kill", "Kill a process in the middle of an answer.")] = False,
+    web: Annotated[
+        bool, flag("--web", "Serve a chat page, with a button that kills the process that answers.")
+    ] = False,
+    port: Annotated[
+        int, option("NUMBER", "With --web: the port to listen on. 0 selects a free port.", min=0, max=65_535)
+    ] = 8322,
 ) -> None:
     """Store a conversation with tool calls in a SQLite file, load it and print it.
 
@@ -50,9 +56,16 @@ def demo(
     process follows the session. The worker that answers is killed, and the
     other one finishes the answer. This takes about 10 seconds.
 
+    With --web, two worker processes answer the questions of a chat page at
+    http://127.0.0.1:8322/, from a temporary database. No model is needed.
+    Requires the extra `web` of the package. Ctrl-C ends it.
+
     An earlier session of the demo is replaced. A file that contains other
     sessions is refused.
     """
+    if web:
+        web_demo.run(port)
+        return
     with Store(f"sqlite:///{file}", migrate=True) as store:
         demos = (KEY, killing.KEY)
         if store.count(expired=None) > sum(map(store.exists, demos)):

@@ -4,12 +4,13 @@ The command starts three processes, each of which prints lines of JSON: two work
 """
 
 import json
+import os
 import sys
 import threading
 import time
 from datetime import timedelta
 from queue import SimpleQueue
-from subprocess import DEVNULL, PIPE, Popen
+from subprocess import PIPE, Popen
 from typing import IO, Any, Final
 
 from lango_store._rooms.tail.values import Appended, Piece
@@ -34,7 +35,7 @@ def run(url: str) -> bool:
     with Store(url) as store:
         conversation = store.open(KEY, title="A killed worker")
         events: SimpleQueue[dict[str, Any]] = SimpleQueue()
-        processes = {name: _start(name, url, events) for name in ("reader", "worker 1", "worker 2")}
+        processes = {name: start(name, url, events, __name__) for name in ("reader", "worker 1", "worker 2")}
         try:
             for _ in processes:
                 events.get(timeout=60)  # each says that it is ready
@@ -45,8 +46,7 @@ def run(url: str) -> bool:
                 time.sleep(0.05)  # the worker saves the turn after its answer
         finally:
             for each in processes.values():
-                each.kill()
-                each.wait()
+                end(each)
             for thread in threading.enumerate():
                 if thread.name.startswith(_READING):
                     thread.join()
@@ -57,9 +57,10 @@ def run(url: str) -> bool:
     return is_complete
 
 
-def _start(name: str, url: str, events: "SimpleQueue[dict[str, Any]]") -> "Popen[str]":
-    program = [sys.executable, "-c", f"from {__name__} import main; main()", name, url]
-    process = Popen(program, stdin=DEVNULL, stdout=PIPE, text=True, encoding="utf-8")
+def start(name: str, url: str, events: "SimpleQueue[dict[str, Any]]", module: str) -> "Popen[str]":
+    """Start a process that runs `main` of a module, and collect its events."""
+    program = [sys.executable, "-c", f"from {module} import main; main()", name, url]
+    process = Popen(program, stdin=PIPE, stdout=PIPE, text=True, encoding="utf-8", start_new_session=True)
 
     assert process.stdout is not None
 
@@ -70,6 +71,24 @@ def _start(name: str, url: str, events: "SimpleQueue[dict[str, Any]]") -> "Popen
 
     threading.Thread(target=read, args=[process.stdout], daemon=True, name=f"{_READING}{process.pid}").start()
     return process
+
+
+def end(process: "Popen[str]") -> None:
+    """Kill a process."""
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def end_with_parent() -> None:
+    """End this process when the process that has started it ends, however it ends."""
+
+    def wait() -> None:
+        os.read(sys.stdin.fileno(), 1)  # until the pipe is closed
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _show(processes: "dict[str, Popen[str]]", events: "SimpleQueue[dict[str, Any]]") -> None:
@@ -99,14 +118,15 @@ def _show(processes: "dict[str, Popen[str]]", events: "SimpleQueue[dict[str, Any
                     return
 
 
-def _say(event: str, **fields: Any) -> None:
+def say(event: str, **fields: Any) -> None:
+    """Send an event to the process that has started this one."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def _work(store: Store, name: str) -> None:
     def answer(conversation: Conversation, turn: RunningTurn) -> None:
         time.sleep(_PAUSE)
-        _say("begins", name=name, attempt=turn.attempt)
+        say("begins", name=name, attempt=turn.attempt)
         for piece in ANSWER:
             time.sleep(_PAUSE)
             turn.write(piece)
@@ -114,21 +134,22 @@ def _work(store: Store, name: str) -> None:
         time.sleep(_PAUSE)  # until the reader has the last piece too
         turn.append(Message.assistant(turn.draft_text))
 
-    _say("ready")
+    say("ready")
     store.work(answer, concurrency=1, lease=LEASE, poll=timedelta(seconds=0.25))
 
 
 def _read(store: Store) -> None:
-    _say("ready")
+    say("ready")
     for event in store.conversation(KEY).tail():
         if isinstance(event, Piece) and event.text:
-            _say("piece", text=event.text)
+            say("piece", text=event.text)
         for message in event.messages if isinstance(event, Appended) else ():
-            _say("message", role=message.role, content=message.content)
+            say("message", role=message.role, content=message.content)
 
 
 def main() -> None:
     """Be one of the processes."""
     name, url = sys.argv[1:]
+    end_with_parent()
     with Store(url) as store:
         _read(store) if name == "reader" else _work(store, name)

@@ -58,12 +58,12 @@ def _serve_pages(url: str | None, host: str, port: int) -> None:
     url = database(url)
     engine = read_only_engine(url)
     try:
-        with Store(engine) as store, Store(url) as searching, _listen(host, port) as listening:
+        with Store(engine) as store, Store(url) as searching, listen(host, port) as listening:
             secret = web.new_token()
             store.ping()
             app = web.application(store, secret, hosts=_hosts(host), searching=searching)
             print(f"{_address(host, listening)}/{secret}/", flush=True)
-            _run(app, listening)
+            run(app, listening)
     finally:
         engine.dispose()
 
@@ -81,14 +81,14 @@ def _serve_api(url: str | None, host: str, port: int, user: str | None, tokens: 
     users = {token: user} if user is not None else _read_tokens(tokens)
     is_default = not (url or url_from_environment())
     url = _FILE if is_default else database(url)
-    with Store(url, migrate=is_default) as store, _listen(host, port) as listening:
+    with Store(url, migrate=is_default) as store, listen(host, port) as listening:
         store.ping()
         print(f"OPENAI_BASE_URL={_address(host, listening)}/v1", flush=True)
         if user is not None:
             print(f"OPENAI_API_KEY={token}", flush=True)
         app = web.conversations(AsyncStore(store), user=web.bearer_tokens(users))
         hosts = list(_hosts(host))
-        _run(TrustedHostMiddleware(Starlette(routes=[Mount("/v1", app)]), hosts, www_redirect=False), listening)
+        run(TrustedHostMiddleware(Starlette(routes=[Mount("/v1", app)]), hosts, www_redirect=False), listening)
 
 
 def _read_tokens(file: Any) -> dict[str, str]:
@@ -117,13 +117,16 @@ def _address(host: str, listening: socket.socket) -> str:
     return f"http://{name}:{listening.getsockname()[1]}"
 
 
-def _run(app: Any, listening: socket.socket) -> None:
+def run(app: Any, listening: socket.socket) -> None:
+    """Serve an application until Ctrl-C."""
     import uvicorn
 
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listening])
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+    uvicorn.Server(config).run(sockets=[listening])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address; 0 is a free port."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""Web applications: the pages of `lango-store serve`, a chat for front ends, and OpenAI's Conversations API."""
+"""Web applications: the pages of `lango-store serve`, a chat with its page, and OpenAI's Conversations API."""
 
 from lango_store.web.chats import Chat, chat
 from lango_store.web.conversations import conversation_id, conversations
+from lango_store.web.page import chat_page
 from lango_store.web.pages import LOOPBACK, application, new_token
 from lango_store.web.requests import bearer_tokens
 
@@ -11,6 +12,7 @@ __all__ = [
     "application",
     "bearer_tokens",
     "chat",
+    "chat_page",
     "conversation_id",
     "conversations",
     "new_token",

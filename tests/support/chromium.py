@@ -66,8 +66,10 @@ class Browser:
 
     def open_tab(self, url: str) -> "Tab":
         """Open a page in a new tab."""
-        target = self.call("Target.createTarget", url=url)["targetId"]
-        return Tab(self, self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.call("Page.navigate", session, url=url)  # returns when the page has replaced the empty one
+        return Tab(self, session)
 
     def close(self) -> None:
         self._writing.close()

@@ -26,6 +26,7 @@ class StreamingModel:
 
     Attributes:
         calls: The number of calls by question.
+        port: The port of the server.
         client: The source of a function `complete` that calls the model; it needs the modules asyncio and json.
     """
 
@@ -34,10 +35,13 @@ class StreamingModel:
         self._loop = loop
         self._released = asyncio.Event()
         self._server = loop.run_until_complete(asyncio.start_server(self._answer, "127.0.0.1", 0, backlog=512))
-        self.client = _CLIENT.format(port=self._server.sockets[0].getsockname()[1])
+        self._held_after = 1
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.client = _CLIENT.format(port=self.port)
 
-    def hold(self) -> None:
-        """Pause calls after their first piece."""
+    def hold(self, after: int = 1) -> None:
+        """Pause calls after some pieces, by default after the first one."""
+        self._held_after = after
         self._loop.call_soon_threadsafe(self._released.clear)
 
     def release(self) -> None:
@@ -54,10 +58,11 @@ class StreamingModel:
         question = await reader.readline()
         self.calls[question.decode().strip().strip('"')] += 1
         with suppress(ConnectionError):  # the program was killed
-            for piece in PIECES:
+            for number, piece in enumerate(PIECES, 1):
                 writer.write(f'"{piece}"\n'.encode())
                 await writer.drain()
-                await self._released.wait()
+                if number >= self._held_after:
+                    await self._released.wait()
         writer.close()
 
 
