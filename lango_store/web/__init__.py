@@ -4,7 +4,7 @@ from lango_store.web.chats import Chat, chat
 from lango_store.web.conversations import conversation_id, conversations
 from lango_store.web.page import chat_page
 from lango_store.web.pages import LOOPBACK, application, new_token
-from lango_store.web.requests import bearer_tokens
+from lango_store.web.requests import bearer_tokens, single_user
 
 __all__ = [
     "LOOPBACK",
@@ -16,4 +16,5 @@ __all__ = [
     "conversation_id",
     "conversations",
     "new_token",
+    "single_user",
 ]

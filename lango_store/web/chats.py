@@ -18,7 +18,7 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, NotFound, need
 from lango_store.ui import streams
 from lango_store.ui.aisdk import HEADERS
 from lango_store.ui.streams import Awaited
-from lango_store.web.requests import GetUser, find_user, read_object
+from lango_store.web.requests import GetUser, read_object, store_for
 
 with needs_extra("web"):
     from starlette.applications import Starlette
@@ -72,7 +72,8 @@ def chat(
         answer: A coroutine function that answers a turn, as `AsyncStore.work` takes it. It returns without asking the
             model if `ui.open_calls` has calls that wait for the user or for the page.
         user: A function or coroutine function that takes the `starlette.requests.Request` and returns the id of the
-            user, or None if the request is not authenticated, which is answered with 401.
+            user, or None if the request is not authenticated, which is answered with 401. `web.single_user` is for an
+            application that only one person can reach, who then has all sessions.
         background: True if other processes answer, with `store.work(answer)`. False (default): this application runs
             `store.work(answer)`, from its start or, if it is mounted without its lifespan, from its first request.
         client_tools: The names of the tools that the page runs. Results of other tools are ignored.
@@ -152,9 +153,9 @@ class Chat:
         self, handler: Callable[[_Call], Awaitable[Response]], protocol: _Protocol
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            user = await find_user(self._user, request)
+            store, user = await store_for(self._store, self._user, request)
             try:
-                return await handler(_Call(request, self._store.for_user(user), user, protocol, self._options))
+                return await handler(_Call(request, store, user, protocol, self._options))
             except LangoStoreError as error:
                 return _failed(error)
             except (ValueError, RecursionError) as error:
@@ -214,7 +215,7 @@ class _Call(NamedTuple):
 
     request: Request
     store: AsyncStore
-    user: str
+    user: str | None
     protocol: _Protocol
     options: _Options
 

@@ -33,7 +33,7 @@ from lango_store.errors import (
 )
 from lango_store.interchange import openai_items
 from lango_store.rows import storable_id
-from lango_store.web.requests import GetUser, find_user, read_object
+from lango_store.web.requests import GetUser, read_object, store_for
 
 with needs_extra("web"):
     from starlette.applications import Starlette
@@ -227,8 +227,8 @@ class _API:
 
     async def _bound(self, request: Request) -> AsyncStore:
         """Return the store of the user who sent a request."""
-        request.state.user = await find_user(self._user, request)
-        return self._store.for_user(request.state.user)
+        store, request.state.user = await store_for(self._store, self._user, request)
+        return store
 
     async def _conversation(self, request: Request) -> AsyncConversation:
         return (await self._bound(request)).conversation(_key_of(request))

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
+from lango_store.aio import AsyncStore
 from lango_store.errors import needs_extra
 
 with needs_extra("web"):
@@ -30,6 +31,23 @@ def bearer_tokens(users: Mapping[str, str]) -> GetUser:
         return digests.get(sha256(token.strip().encode()).digest()) if scheme.lower() == "bearer" else None
 
     return user
+
+
+def single_user(_: Request) -> str | None:
+    """Stand for the one person who uses an application, for example on their own computer.
+
+    This person reads and changes all sessions, also those without a `user_id` and those of other users. The sessions
+    that the application creates have no `user_id`. Do not use it where others can reach the application.
+    """
+    return None
+
+
+async def store_for(store: AsyncStore, user: GetUser, request: Request) -> tuple[AsyncStore, str | None]:
+    """Return a store for the sessions that a request may reach, and the id of the user who sends the request."""
+    if user is single_user:
+        return store, None
+    id = await find_user(user, request)
+    return store.for_user(id), id
 
 
 async def find_user(user: GetUser, request: Request) -> str:

@@ -19,7 +19,7 @@ from support.paths import ROOT
 from support.polling import until
 
 from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, Message, Store, ToolCall, ui
-from lango_store.web import Chat, chat
+from lango_store.web import Chat, chat, single_user
 
 REQUESTS: Final = 1_000
 PAGES: Final = 200
@@ -354,3 +354,19 @@ def test_interrupt_is_given_again_to_an_agent_that_joins_later(url: str) -> None
             assert (call.name, call.approved) == ("pay", None)
 
     with_store(url, work)
+
+
+def test_single_user_has_the_sessions_of_all_users_and_of_none(store: Store, url: str) -> None:
+    store.open("of-nobody", messages=[Message.user("Hello", id="q1")])
+    store.open("of-bob", user_id="bob")
+
+    async def read(own: AsyncStore) -> None:
+        async with chat(own, answer, user=single_user) as app, client_of(app) as client:
+            listed = (await client.get("/api/chat")).json()["items"]
+            assert {each["id"] for each in listed} == {"of-nobody", "of-bob"}
+            assert (await client.post("/api/chat", json=question(key="new"))).status_code == 200
+            stored = (await client.get("/api/chat/of-nobody/messages")).json()
+            assert [each["id"] for each in stored] == ["q1"]
+
+    with_store(url, read)
+    assert store.get("new").user_id is None
