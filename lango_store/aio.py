@@ -113,6 +113,7 @@ class AsyncRunningTurn(tool_calls.InTurn, turns_in_progress.AsyncRunningTurn):
         stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
         attempt: In a handler of `AsyncStore.work`, the number of this attempt, from 1. Otherwise 1.
         draft_text: The text that was written since the last answer was appended.
+        stopped: An `asyncio.Event` that is set when the turn is known to have lost its lease, as in `RunningTurn`.
     """
 
     _twin: RunningTurn

@@ -64,7 +64,7 @@ class RunningTurn(in_turn.InTurn, running_turn.RunningTurn):
     saves the turn with all messages that were appended in it, and releases the lease. If the block raises an exception,
     the turn is not saved: its messages stay in the log, text that was streamed and not appended stays a draft, and the
     turn can be begun again at once. A turn has lost its lease if the lease ended and another turn began, or if
-    `Conversation.turns.release` was called.
+    `Conversation.turns.release` or `stop` was called.
 
     Use a turn in one thread at a time. Outside of the block, the methods that write raise `InvalidState`.
 
@@ -76,6 +76,9 @@ class RunningTurn(in_turn.InTurn, running_turn.RunningTurn):
         metadata: Your own data to save with the turn, a dict of JSON.
         stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
         attempt: In a handler of `Store.work`, the number of this attempt, from 1. Otherwise 1.
+        stopped: A `threading.Event` that is set when the turn is known to have lost its lease: at once if this process
+            calls `Conversation.turns.stop`; in a handler of `Store.work`, at most a third of the lease after another
+            process has done so; otherwise at the next write of the turn.
     """
 
 

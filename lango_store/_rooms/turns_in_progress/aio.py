@@ -203,8 +203,8 @@ class InStore(Generic[C, T]):
         """Run the turns that sessions are owed, until the call is cancelled or the process gets SIGTERM.
 
         See `Store.work`. If the call is cancelled, it cancels the running handlers and releases the leases of their
-        turns, so that other processes continue them at once. A handler whose turn has lost its lease is cancelled too.
-        A handler that something else cancels has failed.
+        turns, so that other processes continue them at once. A handler whose turn was stopped or has lost its lease is
+        cancelled too, and `stopped` of the turn is set before. A handler that something else cancels has failed.
 
         Args:
             handle: A coroutine function that runs one turn. It takes an `AsyncConversation` whose writes all need the

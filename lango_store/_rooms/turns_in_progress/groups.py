@@ -353,7 +353,8 @@ class InStore(StoreFacade, Generic[C, T]):
 
         If `handle` raises an exception, the turn is tried again with the same id after a pause. `turn.messages` then
         has the messages of the failed attempt. After too many attempts, the turn is given up: no worker runs it, until
-        you call `Conversation.turns.retry`.
+        you call `Conversation.turns.retry`. If the turn was stopped with `Conversation.turns.stop`, it is not tried
+        again, whether `handle` returns or raises an exception.
 
         If a process dies, each of its turns runs alone next time: a worker takes it when none of its other turns is
         running, and takes no other turn until it has ended.
