@@ -173,7 +173,8 @@ def test_items_that_are_sent_again_are_stored_once(server: Server) -> None:
     assert len(server.items(id)) == 6
     whole = server.request("POST", "/conversations", without, idempotency_key="request-1")
     assert server.request("POST", "/conversations", without, idempotency_key="request-1") == whole
-    assert server.request("POST", "/conversations", without, user="bob", idempotency_key="request-1") != whole
+    of_bob = server.request("POST", "/conversations", without, user="bob", idempotency_key="request-1")
+    assert (of_bob[0], of_bob[1]["id"] == whole[1]["id"]) == (200, False)
     assert len(server.items(whole[1]["id"])) == 2
 
 
@@ -326,6 +327,13 @@ def test_id_without_a_session_is_not_found(server: Server, id: str) -> None:
         status, answer = server.request(method, f"/conversations/{id}{path}", body)
         assert (status, answer["error"]["type"]) == (404, "invalid_request_error")
     assert server.store.count() == 0
+
+
+def test_other_spelling_of_an_id_is_not_found(server: Server) -> None:
+    server.store.create("a", user_id="ann")
+    assert server.request("GET", "/conversations/conv_key_YQ")[0] == 200
+    assert server.request("GET", "/conversations/conv_key_YR")[0] == 404
+    assert server.request("GET", "/conversations/conv_key_YQ==")[0] == 404
 
 
 def test_body_of_another_type_or_size_is_refused(server: Server) -> None:
