@@ -150,10 +150,13 @@ def test_approval_that_was_stored_before_a_crash_continues_after_a_reload(
     tab = opened(browser, address)
     ask(tab, "Pay")
     until(lambda: "approval-requested" in str(log(tab)) and status(tab) == "ready")
+    model.hold()  # the answer ends after the page is loaded again
     with Store(f"sqlite:///{tmp_path}/agent.db") as store:
         conversation = store.conversation("chat-1")
         conversation.suspensions.answer(conversation.suspensions.list()[0].id, {"approved": True})
     reload(tab)
+    until(lambda: PIECES[0] in str(log(tab)))
+    model.release()
     until(lambda: log(tab) == ["user: Pay", f"assistant: [tool-pay: paid]{''.join(PIECES)}"])
 
 
