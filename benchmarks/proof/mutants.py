@@ -108,7 +108,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "stored-turn-runs-again": _run_stored_turns_again,
     "turn-forgotten": lambda: _plant(claims, is_any_due=lambda *_: False),
     "turn-dropped": lambda: _plant(working.Worker, begin=_begin_dropping),
-    "attempt-forgotten": lambda: _plant(running, _appended_before=lambda *_: []),
+    "attempt-forgotten": lambda: _plant(running, appended_before=lambda *_: []),
     "call-forgotten": lambda: _plant(calls, _result=lambda *_: None),
     "answer-overwritten": lambda: _plant(suspensions, _IS_OPEN=sa.true()),
 }

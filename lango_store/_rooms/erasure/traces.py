@@ -9,8 +9,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
+from lango_store._dialect import Moment, dialect_of
 from lango_store._engine.engine import database_file
 from lango_store._operations import derived_data
+from lango_store.tables import Base
 
 _WAIT: Final = 5_000  # milliseconds for readers that still use the log
 _READERS: Final = range(123, 128)  # the bytes of -shm that readers of the log lock: https://sqlite.org/walformat.html
@@ -32,7 +34,7 @@ def remove(context: Context, database: str) -> list[str]:
     """Remove deleted rows from the search index and from SQLite's files; return what remains in a database."""
     derived_data.clean(context)
     if context.engine.dialect.name != "sqlite":
-        tables = (name for name in sorted(sa.inspect(context.engine).get_table_names()) if name.startswith("lango_"))
+        tables = context.on_primary().read_together(_tables)
         return [f"{database}: {each}" for each in (_VACUUM.format(", ".join(tables)), _LOG)]
     remains: list[str] = []
     file = database_file(context.engine.url)
@@ -55,6 +57,13 @@ def remove(context: Context, database: str) -> list[str]:
             "end it, then run `sqlite3 FILE 'PRAGMA wal_checkpoint(TRUNCATE)'` or repeat the erasure"
         )
     return [f"{database}: {each}" for each in remains]
+
+
+def _tables(connection: sa.Connection, _: Moment) -> list[str]:
+    """Return the names of the tables that exist, without a reflection, whose operators another role could replace."""
+    dialect = dialect_of(connection)
+    names = {*Base.metadata.tables}.union(*(each.tables for each in derived_data.DERIVED))
+    return [name for name in sorted(names) if dialect.has_table(connection, name)]
 
 
 def _readers(file: Path) -> str:

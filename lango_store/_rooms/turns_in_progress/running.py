@@ -100,7 +100,7 @@ def replayed(connection: AnyConnection, now: Moment, key: str, turn: Turn) -> Tu
     return turn.model_copy(update={"messages": stored, "replayed": True})
 
 
-def _selectappended_before(_: Dialect) -> sa.Executable:
+def _select_appended_before(_: Dialect) -> sa.Executable:
     in_range = sa.and_(MESSAGE.c.id >= text("prefix"), MESSAGE.c.id < text("prefix_end"))
     # Two queries, because each has its own index.
     conditions = (in_range, MESSAGE.c.taken_by == text("turn_id"))
@@ -108,7 +108,7 @@ def _selectappended_before(_: Dialect) -> sa.Executable:
     return sa.union_all(*(without_turn.where(each) for each in conditions)).order_by("seq")
 
 
-_before: Final = Statement(_selectappended_before)
+_before: Final = Statement(_select_appended_before)
 
 
 def appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[Message]:
