@@ -79,6 +79,7 @@ from lango_store.errors import (
     SessionExpired,
     SessionHeld,
     SessionNotFound,
+    SessionOnHold,
     StoreClosed,
     SuspensionExpired,
     SuspensionNotFound,
@@ -131,6 +132,7 @@ __all__ += [
 ]
 __all__ += ["MessageNotFound", "MigrationRefused", "NotFound", "NotKept", "NotPermitted", "PayloadNotFound"]
 __all__ += ["SchemaOutOfDate", "SearchUnavailable", "SessionExists", "SessionExpired", "SessionHeld"]
+__all__ += ["SessionOnHold"]
 __all__ += ["SessionNotFound", "StoreClosed", "SuspensionExpired", "SuspensionNotFound", "TurnInProgress"]
 __all__ += ["UniqueViolation", "UnknownFeature", "UnsupportedDatabase"]
 

@@ -114,7 +114,7 @@ def decode_sound(rows: Sequence[Any], decode_checked: Callable[[Any], Message]) 
 SESSION_FIELDS: Final = tuple(SessionInfo.model_fields)
 """The names of `SESSION_COLUMNS`, in their order."""
 
-SESSION_TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from")
+SESSION_TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from", "hold")
 SESSION_TIMES: Final = ("created_at", "updated_at", "expires_at")
 SESSION_JSON: Final[dict[str, type]] = {"settings": dict, "metadata": dict, "tools": list}
 """The columns with JSON, each with the type of its value."""

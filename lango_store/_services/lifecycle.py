@@ -14,7 +14,7 @@ from lango_store._operations.session.sessions import Expected, NewSession
 from lango_store._services import appending
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store._values.session import Session
-from lango_store.errors import SessionExists, SessionExpired, SessionHeld, SessionNotFound
+from lango_store.errors import SessionExists, SessionExpired, SessionHeld, SessionNotFound, SessionOnHold
 
 R = TypeVar("R")
 Find = Callable[[AnyConnection, Moment, str], R]
@@ -146,5 +146,7 @@ def delete(context: Context, key: str, expected: Expected, *, descendants: bool)
 
     try:
         return context.trying(run, if_lost=False)
+    except SessionOnHold:
+        raise
     except SessionHeld as error:
         raise SessionHeld(current, error.constraint) from error

@@ -430,9 +430,11 @@ class SessionChanges(SessionFields, total=False):
     Attributes:
         last_consolidated: The number of messages, from the beginning of the session, that a memory outside of the store
             has processed; 0 to `message_count`. The other fields are those of `SessionFields`.
+        hold: The reason why the session must not be deleted; None releases it.
     """
 
     last_consolidated: int
+    hold: str | None
 
 
 class SessionInfo(Value):
@@ -468,6 +470,7 @@ class SessionInfo(Value):
         revision: A number that increases with every change of messages, turns, fields, values and expiry, but not with
             the inbox, drafts, leases, begun calls and suspensions. It starts at a random number, so that a new session
             with the same key does not repeat the revisions of the old one.
+        hold: The reason why the session must not be deleted, or None.
     """
 
     key: str
@@ -492,6 +495,7 @@ class SessionInfo(Value):
     last_consolidated: int = 0
     forked_from: str | None = None
     revision: int = 0
+    hold: str | None = None
 
 
 class Turn(Value):

@@ -158,6 +158,10 @@ class SessionExists(LangoStoreError):
         self.expired = expired
 
 
+HOLD: Final = "hold: "
+"""The beginning of the `constraint` of a `SessionOnHold`."""
+
+
 class SessionHeld(LangoStoreError):
     """A session cannot be deleted, because a row of another table refers to it.
 
@@ -178,6 +182,20 @@ class SessionHeld(LangoStoreError):
         )
         self.key = key
         self.constraint = constraint
+
+
+class SessionOnHold(SessionHeld):
+    """A session cannot be deleted, because `update(hold=…)` protects it. Release it with `update(hold=None)` first.
+
+    Attributes:
+        hold: The reason of the hold.
+        constraint: The same reason, after "hold: ".
+    """
+
+    def __init__(self, key: str, hold: str) -> None:
+        super().__init__(key, f"{HOLD}{hold}")
+        self.args = (f"session {quoted(key)} is on hold ({quoted(hold)}): release it first, with update(hold=None)",)
+        self.hold = hold
 
 
 class Conflict(LangoStoreError):

@@ -1,6 +1,6 @@
 """Writing of backups.
 
-The first line is `{"lango_store":1,"schema":"0112"}`, the last line `{"sessions":N}`. A session has one line for its
+The first line is `{"lango_store":1,"schema":"0115"}`, the last line `{"sessions":N}`. A session has one line for its
 row, one line for each turn, message, payload, change, value, draft, inbox message, call and suspension, and a closing
 line with counts and a digest. A backup of the whole store continues with the shared values, which have a closing line
 too.

@@ -39,7 +39,7 @@ from lango_store._rooms.versions.tables import RemovedMessageRow, RemovedTurnRow
 
 # isort: on
 
-SCHEMA_REVISION: Final = "0114"
+SCHEMA_REVISION: Final = "0115"
 """The migration revision that this release needs."""
 
 _PARTS = [OF_SESSION, turns_in_progress.OF_SESSION]

@@ -61,6 +61,7 @@ class SessionColumns(Base):
     forked_from: str | None = Field(default=None, sa_type=KEY_TEXT)
     incarnation: int = counter()
     revision: int = counter()
+    hold: str | None = Field(default=None, sa_type=TEXT)
 
     @classmethod
     def live(cls, now: datetime) -> sa.ColumnElement[bool]:

@@ -48,6 +48,7 @@ def test_backup_of_any_migration_revision_can_be_imported(target: Store, revisio
         {"thinking": "high"},
         {"é": [1, 2.5]},
     )
+    assert plain.hold == ("case 17" if revision >= "0115" else None)
     named = ["-3 °C"] if revision >= "0111" else []
     assert [m.content for m in plain.messages] == ["Weather in Oslo?", None, *named]
     assert [(m.model, m.provider, m.request) for m in plain.messages[2:]] == [("gpt-x", "azure", "a1b2") for _ in named]

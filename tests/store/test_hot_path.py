@@ -137,7 +137,8 @@ def test_session_change_is_one_transaction_on_sqlite(
             change(store)
         words = [each.split()[0] for each in dict.fromkeys(statements)]  # SQLite traces a delete again for each cascade
         deleted = [["BEGIN", *["DELETE"] * count, "COMMIT"] for count in (1, 2)]  # two if the session exists
-        assert words in (["BEGIN", "UPDATE", "COMMIT"], *deleted)
+        missing = ["BEGIN", "DELETE", "SELECT", "COMMIT"]  # a hold may be the reason why nothing was deleted
+        assert words in (["BEGIN", "UPDATE", "COMMIT"], *deleted, missing)
 
 
 @pytest.mark.parametrize(("size", "statements"), [(0, 2), (4_096, 3)], ids=["without payloads", "with payloads"])

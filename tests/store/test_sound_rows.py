@@ -120,7 +120,7 @@ def test_each_column_of_a_row_is_decoded_to_the_field_with_its_name() -> None:
 NUMBERS = st.integers(0, 2**63 - 1)
 SOUND_SESSION = {
     "key": st.text(min_size=1),
-    **dict.fromkeys(("agent_id", "user_id", "title", "model", "forked_from"), st.none() | st.text()),
+    **dict.fromkeys(("agent_id", "user_id", "title", "model", "forked_from", "hold"), st.none() | st.text()),
     **dict.fromkeys(("settings", "metadata"), st.none() | OBJECTS),
     "tools": st.none() | st.lists(json_values(max_leaves=2), max_size=2).map(json.dumps),
     **dict.fromkeys(("created_at", "updated_at"), TIMES | TIMES.map(datetime.isoformat)),

@@ -38,6 +38,7 @@ def fill(store: Store) -> None:
     turn.write(DRAFT)
     turn.abandon()
     plain.inbox.put(Message.user(INBOX, id="m-2", author="ann", tokens=3, sent=["in Rome?"], extra={"x": 1}))
+    plain.update(hold="case 17")
     store.create("expiring", user_id="bob", ttl=timedelta(hours=1))
     store.conversation("expiring").append_messages([Message.user(f"message {n}", tokens=n) for n in range(3)])
     turns = store.open("turns", ttl=timedelta(hours=2))

@@ -32,7 +32,11 @@ def plant(store: Store, key: str, user_id: str | None, **fields: Any) -> None:
     """Store a session whose rows have the word in each column; messages have it in the text and in the content."""
     with store.engine.begin() as connection:
         for table in TABLES:
-            row = {each.name: _value(each) for each in table.c if each.computed is None} | {"user_id": user_id} | fields
+            row = (
+                {each.name: _value(each) for each in table.c if each.computed is None}
+                | {"user_id": user_id, "hold": None}
+                | fields
+            )
             row |= {"key": key, "session_key": key}
             row = {name: value for name, value in row.items() if name in table.c}
             if table not in MESSAGES:

@@ -162,6 +162,7 @@ def fill(store: Store) -> None:
             waiting=9,
             attempts=5,
             last_error=texts,
+            hold=texts,
         ),
         TurnRowFactory(
             session_key=full,

@@ -27,7 +27,15 @@ from lango_store._operations.session.guards import Guard
 from lango_store._rows.encoding import checked_key, decode_time
 from lango_store._values.model import UNSET, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store._values.value import copied
-from lango_store.errors import Conflict, NotPermitted, SessionExists, SessionExpired, SessionNotFound, quoted
+from lango_store.errors import (
+    Conflict,
+    NotPermitted,
+    SessionExists,
+    SessionExpired,
+    SessionNotFound,
+    SessionOnHold,
+    quoted,
+)
 from lango_store.tables import expired_at
 
 MAX_TTL: Final = timedelta(days=36_525)
@@ -415,25 +423,38 @@ def touch(connection: AnyConnection, now: Moment, key: str, ttl: timedelta | Non
     return session_info(rows[0])
 
 
-_any = sa.delete(SESSION).where(of_session(SESSION)).returning(SESSION.c.key)
+NOT_ON_HOLD: Final = SESSION.c.hold.is_(None)
+"""Matches sessions that may be deleted."""
+
+_hold = Statement(lambda _: sa.select(SESSION.c.hold).where(of_session(SESSION), ~NOT_ON_HOLD))
+
+
+def check_hold(connection: AnyConnection, key: str) -> None:
+    """Raise `SessionOnHold` if a session has a hold."""
+    for (hold,) in _hold.run(connection, {"key": key}):
+        raise SessionOnHold(key, hold)
+
+
+_any = sa.delete(SESSION).where(of_session(SESSION), NOT_ON_HOLD).returning(SESSION.c.key)
 _delete_any = Statement(lambda _: _any)
 _delete_at_revision = Statement(lambda _: _any.where(SESSION.c.revision == number("expect")))
 
 
 def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
-    """Delete a session with all its rows; return False if there is none. Raise `Conflict` for another revision."""
+    """Delete a session with all its rows; return False if there is none. Raise `Conflict` or `SessionOnHold`."""
     statement = _delete_any if expected.revision is None else _delete_at_revision
     if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
         return True
     if expected.revision is not None:
         with suppress(SessionNotFound):
             raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, expected)
+    check_hold(connection, key)
     return False
 
 
-_delete_expired = Statement(lambda _: sa.delete(SESSION).where(of_session(SESSION), expired_at(NOW)))
+_delete_expired = Statement(lambda _: sa.delete(SESSION).where(of_session(SESSION), NOT_ON_HOLD, expired_at(NOW)))
 
 
 def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
-    """Delete a session if it has expired."""
+    """Delete a session if it has expired and has no hold."""
     _delete_expired.run_many(connection, [{"key": checked_key(key), "now": dialect_of(connection).time(now)}])

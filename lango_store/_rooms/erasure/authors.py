@@ -33,6 +33,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, user_id: str) -> 
     versions that a change removed are redacted.
     """
     sessions.lock_any(connection, key)
+    sessions.check_hold(connection, key)
     rows = [*islice(rows_by(connection, user_id, key), _AT_ONCE)]
     for table, row in rows:
         if table is MESSAGE:
@@ -52,5 +53,7 @@ def _forget_author(connection: sa.Connection, table: sa.Table, row: dict[str, An
     named = {each.name: sa.null() for of, each in AUTHORS if of is table}
     if table in MESSAGES and row["role"] == MessageRole.USER.value:
         named["name"] = sa.null()  # the name of a participant; that of a tool message is the tool's
+    if "answered_why" in table.c:
+        named["answered_why"] = sa.null()
     is_row = (each == row[each.name] for each in table.primary_key)
     connection.execute(sa.update(table).where(*is_row).values(named))

@@ -21,6 +21,7 @@ from lango_store._rooms.erasure.person import SHARED, Person
 from lango_store._rooms.erasure.values import ErasureReceipt
 from lango_store._rooms.expiry import archiving, purging
 from lango_store._rooms.expiry.batches import PurgePolicy, Reason
+from lango_store.errors import SessionOnHold
 
 OnErase = Callable[[sa.Connection, str], None]
 
@@ -80,7 +81,7 @@ def erase(
             for scope in part.scopes:
                 erased[SHARED_VALUE.name] += each.transact(values.delete, scope, None, SHARED_VALUE)
             protected = each.read_together(_families, [*held])
-            receipt.erased[name], receipt.redacted[name] = dict(+erased), dict(_redact(each, part, protected))
+            receipt.erased[name], receipt.redacted[name] = dict(+erased), dict(_redact(each, part, protected, held))
             receipt.held |= held
             receipt.reasons = dict(Counter(receipt.reasons) + Counter(held.values()))
             receipt.remaining += each.read_together(_remaining, part, protected)
@@ -135,10 +136,13 @@ def _erase_sessions(
     return total, report.held
 
 
-def _redact(context: Context, someone: Person, protected: Sequence[str]) -> Counter[str]:
-    """Redact what the person wrote in sessions of others; return the numbers of rows by table."""
+def _redact(context: Context, someone: Person, protected: Sequence[str], held: dict[str, str]) -> Counter[str]:
+    """Redact what the person wrote in sessions of others; return the numbers of rows by table. Add holds to `held`."""
     total: Counter[str] = Counter()
     for key in context.read_together(lambda connection, _: someone.elsewhere(connection, protected)):
-        while counts := context.transact(authors.redact, key, str(someone.user_id)):
-            total.update(counts)
+        try:
+            while counts := context.transact(authors.redact, key, str(someone.user_id)):
+                total.update(counts)
+        except SessionOnHold as error:
+            held[key] = error.constraint
     return total

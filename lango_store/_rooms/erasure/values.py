@@ -24,7 +24,7 @@ class ErasureReceipt(Value):
         held: The sessions that were not erased: each key with the reason. Keys can be personal data, so JSON leaves
             this field out.
         reasons: The number of sessions that were not erased, by reason: the name of a foreign key of another table (on
-            SQLite, the text of the error).
+            SQLite, the text of the error), or "hold: " and the reason of the hold.
         remaining: The number of sessions of the person that exist at the end and are not in `held`. They were created
             during the erasure: repeat it.
         remains: What the erasure cannot remove, such as dead rows that PostgreSQL has not vacuumed, and how to proceed.

@@ -14,12 +14,13 @@ from lango_store._operations.paging import chunks
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session import levels
 from lango_store._operations.session.lists import Filter
-from lango_store._operations.session.sessions import MAX_TTL, check_duration
+from lango_store._operations.session.sessions import MAX_TTL, NOT_ON_HOLD, check_duration
 from lango_store._rows.encoding import aware
 from lango_store._values.model import SessionInfo
 from lango_store.tables import expired_at
 
 MAX_BATCH: Final = 10_000
+_ON_HOLD: Final = sa.select(SESSION.c.key, SESSION.c.hold).where(~NOT_ON_HOLD)
 _ROWS: Final = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count + 1
 
 ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[Any]]
@@ -32,13 +33,14 @@ Another room can pass a function with another purpose. The value of its block is
 class PurgedBatch(NamedTuple):
     """The numbers of sessions and messages that were deleted, and of sessions count towards the limit of the purge.
 
-    `notes` has the values of the blocks of `ArchiveBatch`.
+    `notes` has the values of the blocks of `ArchiveBatch`, and `on_hold` the descendants that have a hold.
     """
 
     sessions: int
     messages: int
     counted: int
     notes: tuple[Any, ...] = ()
+    on_hold: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,16 +117,17 @@ def purge(
         keys = _chosen(connection, due, batch)
     else:
         keys = _locked(connection, due, _chosen(connection, _due(connection, batch), batch))
-    counted = len(keys)
+    counted, held = len(keys), list[Any]()
     if descendants:
         counted = levels.first_families(keys, None)[1]
+        held = levels.families(connection, _ON_HOLD.where(*batch.which.of_owner), keys)
         keys = _locked_families(connection, keys, batch.which)
     counts: list[int] = []
     with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext() as note:
         for part in chunks(keys, MAX_BATCH):
             deleted = sa.delete(SESSION).where(of_sessions(SESSION, part))
             counts += connection.execute(deleted.returning(SESSION.c.message_count)).scalars()
-    return PurgedBatch(len(counts), sum(counts), counted, () if note is None else (note,))
+    return PurgedBatch(len(counts), sum(counts), counted, () if note is None else (note,), (*held,))
 
 
 def keys(connection: sa.Connection, _: Moment, batch: PurgeBatch) -> list[str]:
@@ -133,7 +136,7 @@ def keys(connection: sa.Connection, _: Moment, batch: PurgeBatch) -> list[str]:
 
 
 def _due(connection: sa.Connection, batch: PurgeBatch) -> sa.Select[Any]:
-    query = sa.select(SESSION.c.key).where(batch.reason.condition, *batch.conditions)
+    query = sa.select(SESSION.c.key).where(batch.reason.condition, NOT_ON_HOLD, *batch.conditions)
     return batch.which.apply(query, dialect_of(connection))
 
 
@@ -158,10 +161,20 @@ def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str])
 
 def _locked_families(connection: sa.Connection, keys: Sequence[str], which: Filter) -> list[str]:
     """Lock sessions with all their descendants, and return the keys of those that still exist."""
-    query = sa.select(SESSION.c.key).where(*which.of_owner)
+    query = sa.select(SESSION.c.key).where(NOT_ON_HOLD, *which.of_owner)
     if dialect_of(connection).locks_many:
         return [key for (key,) in levels.families(connection, query.with_for_update(), keys)]
     return _locked(connection, query.with_for_update(), [key for (key,) in levels.families(connection, query, keys)])
+
+
+def on_hold(connection: sa.Connection, now: Moment, which: Filter, reasons: Sequence[Reason]) -> dict[str, str]:
+    """Return the first due sessions that have a hold, each with the hold."""
+    due = (
+        _ON_HOLD.where(sa.or_(sa.false(), *(reason.condition for reason in reasons)))
+        .order_by(SESSION.c.key)
+        .limit(MAX_BATCH)
+    )
+    return dict([*connection.execute(which.apply(due, dialect_of(connection)))])
 
 
 def preview(
@@ -178,13 +191,15 @@ def preview(
     number = sa.case(*((reason.condition, position) for position, reason in enumerate(reasons)))
     order = sa.case(*((reason.condition, reason.order[-1]) for reason in reasons))
     due = sa.or_(*(reason.condition for reason in reasons))
-    query = sa.select(*SESSION_COLUMNS).where(due).order_by(number, order).limit(limit)
+    query = sa.select(*SESSION_COLUMNS).where(due, NOT_ON_HOLD).order_by(number, order).limit(limit)
     chosen = which.apply(query, dialect_of(connection))
     if descendants:
         due_keys = connection.execute(chosen.with_only_columns(SESSION.c.key).limit(None)).scalars()
         first_keys, _ = levels.first_families(due_keys, limit)
         counted = levels.families(
-            connection, sa.select(SESSION.c.key, SESSION.c.message_count).where(*which.of_owner), first_keys
+            connection,
+            sa.select(SESSION.c.key, SESSION.c.message_count).where(NOT_ON_HOLD, *which.of_owner),
+            first_keys,
         )
         sessions, messages = len(counted), sum(row.message_count for row in counted)
     else:

@@ -13,7 +13,7 @@ from lango_store._rooms.expiry.batches import PurgePolicy
 from lango_store._rooms.expiry.values import ExpiryReport
 from lango_store._rows.encoding import aware
 from lango_store._values.session import Session
-from lango_store.errors import SessionHeld
+from lango_store.errors import HOLD, SessionHeld, SessionOnHold
 
 
 class InStore:
@@ -45,7 +45,7 @@ class InStore:
 
         Sessions are purged in batches. Each batch is a separate transaction of about 80 to 200 ms, so an interrupted
         run has purged complete batches. Two kinds of sessions are skipped: those that another transaction has locked,
-        and those whose deletion a foreign key of another table prevents, which the report lists in `held`.
+        and those whose deletion a foreign key of another table or a hold prevents, which the report lists in `held`.
 
         Args:
             now: Purge sessions that expired at or before this time, an aware datetime. Defaults to the current time.
@@ -111,7 +111,7 @@ class InStore:
         Raises:
             ValueError: No filter was given; nothing was deleted.
             SessionHeld: A foreign key of another table refers to at least one of the sessions; all other sessions were
-                deleted.
+                deleted. `SessionOnHold`, a subclass: at least one has a hold.
         """
         if user_id is None and agent_id is None and not key_prefix:
             raise ValueError(
@@ -121,7 +121,9 @@ class InStore:
         policy = PurgePolicy(which, everything=True, descendants=descendants)
         report = purging.purge(self._context, policy, None, batch_size)
         if report.held:
-            raise SessionHeld(*next(iter(report.held.items())))
+            key, reason = next(iter(report.held.items()))
+            hold = reason.removeprefix(HOLD)
+            raise SessionHeld(key, reason) if hold == reason else SessionOnHold(key, hold)
         derived_data.clean(self._context)
         return report.sessions
 

@@ -17,7 +17,7 @@ from lango_store._operations.pace import Pace
 from lango_store._rooms.expiry import archiving, batches
 from lango_store._rooms.expiry.batches import ArchiveBatch, PurgeBatch, PurgedBatch, PurgePolicy
 from lango_store._rooms.expiry.values import ExpiryReport
-from lango_store.errors import SessionHeld, quoted
+from lango_store.errors import HOLD, SessionHeld, quoted
 
 _SHOWN: Final = 10
 _MAX_HELD: Final = 10_000  # the key of each protected session is a parameter of the next batch
@@ -48,6 +48,7 @@ def purge(
         now = context.on_primary().read_together(lambda connection, _, which: context.now(connection), policy.which)
     reasons = policy.reasons(now)
     report = ExpiryReport(at=now, dry_run=dry_run)
+    on_hold = context.on_primary().read_together(batches.on_hold, policy.which, reasons)
     if dry_run:
         preview = context.on_primary().read_together(
             batches.preview, policy.which, reasons, limit, _SHOWN, descendants=policy.descendants
@@ -69,6 +70,7 @@ def purge(
             if on_note is not None:
                 for note in purged.notes:
                     on_note(note)
+            on_hold |= dict(purged.on_hold)
             if not purged.sessions and len(report.held) == held:
                 reasons.pop(0)
                 continue
@@ -79,6 +81,7 @@ def purge(
             report.seconds = perf_counter() - started
             if on_batch is not None:
                 on_batch(report.model_copy(deep=True))
+    report.held |= {key: f"{HOLD}{hold}" for key, hold in on_hold.items()}
     report.seconds = perf_counter() - started
     return report
 

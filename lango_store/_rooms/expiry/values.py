@@ -21,8 +21,8 @@ class ExpiryReport(Value):
         dry_run: True for a dry run, which deletes nothing.
         oldest: On a dry run, the first 10 sessions that would be deleted; otherwise empty.
         held: The sessions that were not deleted, because a row of another table refers to them: each key with the name
-            of the foreign key (on SQLite, with the text of the error). Always empty on a dry run, which does not try to
-            delete.
+            of the foreign key (on SQLite, with the text of the error); and because of a hold: each key with "hold: "
+            and the reason. A dry run, which does not try to delete, lists only holds.
     """
 
     sessions: int = 0

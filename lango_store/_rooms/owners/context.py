@@ -185,6 +185,10 @@ class OwnedContext(Context):
 
     def own_fields(self, fields: Any, *, creates: bool = False) -> Any:
         """Return fields of a session of the user; raise ValueError if they name another user."""
+        if "hold" in fields:
+            raise InvalidState(
+                f"this store is for user {quoted(self.owner)}: set and release a hold on the store itself"
+            )
         named = fields.get("user_id", self.owner)
         if named != self.owner and not (creates and named is None):
             raise ValueError(f"user_id={quoted(named)}: this store is for user {quoted(self.owner)}")

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import CHANGE, MESSAGE, NOW, TURN, number, of_session, session_key
+from lango_store._operations.binds import CHANGE, MESSAGE, NOW, SESSION, TURN, number, of_session, session_key
 from lango_store._operations.log import payloads
 from lango_store._operations.log.changes import LogChange, Rows
 from lango_store._operations.session import sessions
@@ -103,6 +103,7 @@ _IS_EXPIRED: Final = CHANGE.c.undo_until <= NOW
 _expired_keys: Final = Statement(
     sa.select(CHANGE.c.session_key)
     .where(_IS_EXPIRED, CHANGE.c.session_key > session_key("after"))
+    .where(sa.exists().where(of_session(SESSION, CHANGE.c.session_key), sessions.NOT_ON_HOLD))
     .distinct()
     .order_by(CHANGE.c.session_key)
     .limit(_AT_ONCE)
