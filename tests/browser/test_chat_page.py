@@ -3,10 +3,12 @@
 import json
 import os
 import random
+import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import urlopen
 
 import pytest
 from support.chat_service import Service, chat_service
@@ -436,6 +438,23 @@ def test_large_attachment_is_refused_and_the_question_stays(browser: Browser, ta
     tab.run("$('text').value = 'Hello'; $('form').requestSubmit()")
     until(lambda: status(tab) == "Failed: large.bin is larger than 1 MB")
     assert tab.run("$('text').value") == "Hello"
+
+
+def test_refused_question_returns_to_the_form(tab: Tab) -> None:
+    response = 'new Response(JSON.stringify({error: "It is busy."}), {status: 409})'
+    tab.run(f"const send = fetch; window.fetch = (url, it) => it?.method ? {response} : send(url, it); 1")
+    tab.run("$('text').value = 'Hello'; $('form').requestSubmit()")
+    until(lambda: "It is busy." in status(tab))
+    assert [tab.run("$('text').value"), tab.run("outbox.length")] == ["Hello", 0]
+
+
+def test_page_allows_only_its_own_scripts(service: Service) -> None:
+    with urlopen(service.address) as page:
+        policy = page.headers["Content-Security-Policy"]
+        document = page.read().decode()
+    assert "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'" in policy
+    assert re.findall("<script[^>]*>", document) == ['<script src="chat.js" defer>', '<script src="tools.js" defer>']
+    assert not re.search("<style| style=| on[a-z]+=", document)
 
 
 @pytest.mark.usefixtures("worker")

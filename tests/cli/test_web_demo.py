@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 from support.paths import ROOT
 from support.polling import until
-from support.processes import LANGO_STORE
+from support.processes import LANGO_STORE, run_program
 
 QUESTION = {"id": "q1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]}
 
@@ -68,3 +68,9 @@ def test_answer_survives_the_kill_button_and_children_end_with_the_command(
     demo.send_signal(number)
     demo.wait(30)
     until(lambda: not any(map(is_running, workers)))
+
+
+def test_demo_without_the_extra_names_what_to_install() -> None:
+    done = run_program(f"import sys; sys.modules['uvicorn'] = None\n{LANGO_STORE}", "demo", "--web")
+    assert done.returncode == 1
+    assert "pip install 'lango-store[web]'" in done.stderr

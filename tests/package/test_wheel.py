@@ -47,7 +47,8 @@ def test_installed_wheel_migrates_and_stores(
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith("/METADATA"))
-    assert {"lango_store/migrations/env.py", "lango_store/py.typed"} <= set(names)
+    pages = {f"lango_store/web/static/{name}" for name in ("chat.html", "chat.css", "chat.js", "demo.js")}
+    assert {"lango_store/migrations/env.py", "lango_store/py.typed"} | pages <= set(names)
     assert all(name.startswith(("lango_store/", "lango_store-")) for name in names)
     extras = {"asyncio", "otel", "postgresql", "sqlite", "web"}
     extras |= {"claude-agent-sdk", "google-adk", "langchain", "langgraph", "nanobot", "openai-agents", "pydantic-ai"}

@@ -6,6 +6,7 @@ The model and the tool `pay` are servers of the test, so that they can be held a
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -141,8 +142,8 @@ def _serve(port: int, url: str, answer: Answering) -> None:
 
     app = chat(store, answer, user=lambda _: "ann", background=True, client_tools=["where"])
     routes = [*chat_page("tools.js"), Route("/tools.js", script), Mount("/", app)]
-    config = uvicorn.Config(Starlette(routes=routes, lifespan=lifespan), port=port, log_level="error", ws="none")
-    listening = config.bind_socket()
+    config = uvicorn.Config(Starlette(routes=routes, lifespan=lifespan), log_level="error", ws="none")
+    listening = socket.create_server(("127.0.0.1", port))  # from now on, browsers that connect wait
     print(listening.getsockname()[1], flush=True)
     uvicorn.Server(config).run(sockets=[listening])
 

@@ -5,6 +5,7 @@
 const $ = (id) => document.getElementById(id);
 const newId = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
 const at = (id, rest = "") => `/${encodeURIComponent(id)}${rest}`;
+const textOf = ({ parts }) => parts.map(({ type, text }) => (type === "text" ? text : "")).filter(Boolean).join("\n\n");
 const sleep = (ms) => new Promise((done) => { wake = done; setTimeout(done, ms); });
 const again = () => { link.abort(); wake(); };
 const tools = (window.langoTools ??= {}); // what the page runs: functions from the input of a call to its output
@@ -95,6 +96,7 @@ async function deliver(signal) {
   const response = await request("", { method: "POST", body: outbox[0], signal }).catch((error) => {
     if (!error.isFinal) throw error;
     failure = error.message;
+    if (outbox[0].trigger === "submit-message") $("text").value ||= textOf(outbox[0].messages[0]);
   });
   response?.body?.cancel(); // the loop reads the stream of the answer
   otherTabs.postMessage(outbox.shift().id);
@@ -120,7 +122,7 @@ async function follow() {
       pause = 500;
     } catch (error) {
       if (signal.aborted) continue;
-      say(error.isFinal ? error.message : navigator.onLine ? "No connection. Trying again…" : "Offline.", "bad");
+      say(error.isFinal ? failure || error.message : navigator.onLine ? "No connection. Trying again…" : "Offline.", "bad");
       await sleep(error.isFinal ? 1e9 : pause);
       pause = Math.min(2 * pause, 10_000);
     }
@@ -216,8 +218,7 @@ function open() {
 }
 
 function edit(id) {
-  const texts = messages.find((each) => each.id === id).parts.filter(({ type }) => type === "text");
-  [editing, $("draft").hidden, $("text").value] = [id, false, texts.map(({ text }) => text).join("\n\n")];
+  [editing, $("draft").hidden, $("text").value] = [id, false, textOf(messages.find((each) => each.id === id))];
   $("text").focus();
 }
 
