@@ -174,7 +174,7 @@ def test_turn_after_an_approval_continues_the_ui_message(store: Store) -> None:
     assert question["id"] == "q1"
     assert [part["type"] for part in answer["parts"]] == ["step-start", "tool-pay", "step-start", "text"]
     assert answer["id"] == in_progress[1]["id"]
-    assert len(in_progress) == 3  # the stream of the turn replaces its own UI message
+    assert len(in_progress) == 2  # the stream of the turn repeats the UI message that it continues
 
 
 def test_turn_after_another_question_is_a_ui_message_of_its_own(store: Store) -> None:
