@@ -118,7 +118,7 @@ async function follow() {
       if (stream?.status === 204) await refresh(signal); // the turn may have ended between the two
       paint();
       if (stream?.status === 200) await read(stream.body, signal);
-      else await sleep(idle() ?? 5000);
+      else await sleep(idle());
       pause = 500;
     } catch (error) {
       if (signal.aborted) continue;
@@ -141,6 +141,7 @@ function idle() {
     const failed = (error) => answer(id, "output-error", `${error}`);
     Promise.resolve(input).then(tool).then((output) => answer(id, "output-available", output ?? null), failed);
   }
+  return document.hidden ? 60_000 : 5000; // until the page looks for what other browsers have changed
 }
 
 // Send the result of a call, or the decision about all calls that an approval is for.
