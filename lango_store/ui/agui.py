@@ -15,11 +15,24 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store import Appended, Changed, Event, Message, MessageRole, Piece, Session, Suspension, Turn, following
+from lango_store import (
+    Appended,
+    Changed,
+    Event,
+    Message,
+    MessageRole,
+    Piece,
+    Session,
+    Suspension,
+    Turn,
+    TurnBegan,
+    TurnEnded,
+    following,
+)
 from lango_store.aio import AsyncConversation
 from lango_store.content import AGUI, Call, Native, Note, Result, Text, ignore, parts
 from lango_store.content.pages import agui_call, agui_result
-from lango_store.errors import InvalidCursor, quoted
+from lango_store.errors import InvalidCursor, SessionNotFound, quoted
 from lango_store.ui import streams
 from lango_store.ui.requests import ChatRequest
 from lango_store.ui.streams import TURN_ID, Awaited, Calls, Messages, frame
@@ -116,6 +129,48 @@ async def agui(
             writer = None
 
 
+async def runs(
+    conversation: AsyncConversation, *, after: str | None = None, heartbeat: timedelta = timedelta(seconds=15)
+) -> AsyncGenerator[str, None]:
+    """Yield the turn in progress and each later turn as runs of an agent, until the session ends.
+
+    Each run begins with a snapshot of the messages. If `after` is the id of an earlier frame, the last turn that was
+    saved since then is the first run. A question that waits for the user is asked again if no turn runs or is owed.
+    """
+    at = await streams.read(conversation, following.newest, "")
+    turn: str | Awaited | None = None
+    if after:
+        missed = _parse(after)[0].turn_no < at.turn_no
+        at = at._replace(turn_no=at.turn_no - missed)
+    elif await streams.find_turn(conversation, Awaited()) == following.AwaitedTurn():
+        turn = await streams.last_suspended(conversation)
+    while True:
+        try:
+            if turn is not None:
+                async with aclosing(agui(conversation, turn, heartbeat=heartbeat)) as frames:
+                    async for each in frames:
+                        yield each
+            if isinstance(turn, Awaited):
+                saved = await conversation.turns.find(str(turn.turn_id))
+                at = at._replace(turn_no=at.turn_no if saved is None else saved.turn_no)
+        except SessionNotFound:  # deleted during the run
+            return
+        turn = None
+        # This reader begins with a read, which finds what has happened during the run.
+        reader = following.Reader(conversation._twin._context, conversation.key, at.text, follow=True)
+        followed = following.follow_async(conversation._threads, reader, heartbeat.total_seconds())
+        async with aclosing(followed) as events:
+            async for event in events:
+                if event is None:
+                    yield ":\n\n"
+                elif isinstance(event, TurnBegan | TurnEnded) and event.turn_id is not None:
+                    turn, at = Awaited(turn_id=event.turn_id), following.Cursor.of(event.cursor)
+                    at = at._replace(length=0, checksum=0, attempt="")
+                    break
+        if turn is None:
+            return
+
+
 class _Outdated(Exception):
     """The client needs a snapshot."""
 
@@ -191,7 +246,7 @@ class _Writer:
         match event:
             case None:
                 yield ":\n\n"
-            case Appended(messages=messages) if any(each.id and each.id in self._waiting for each in messages):
+            case Appended(messages=messages) if any(self._was_waiting(each) for each in messages):
                 raise _Outdated  # the client has the message, and would add its text a second time
             case Appended():
                 for message in event.messages:
@@ -211,6 +266,12 @@ class _Writer:
                 raise _Outdated
             case Turn() if draft:
                 raise _Outdated
+
+    def _was_waiting(self, message: Message) -> bool:
+        """Return True if the client may have a message. The inbox keeps None as an id, which the log replaces."""
+        if None in self._waiting and message.role is MessageRole.USER:
+            return True
+        return message.id is not None and message.id in self._waiting
 
     @property
     def _position(self) -> str:

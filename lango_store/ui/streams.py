@@ -44,16 +44,20 @@ class Awaited(following.Value):
     Attributes:
         message_id: The id of the message that the turn takes from the inbox, or of a question in the log, whose newest
             answer is meant.
-        answered: True for the turn that begins after the last answer to a suspension. If both are left out, the turn in
-            progress or the next one is meant.
+        answered: True for the turn that begins after the last answer to a suspension.
+        turn_id: The id of a turn that has begun. If all three are left out, the turn in progress or the next one is
+            meant.
     """
 
     message_id: str | None = None
     answered: bool = False
+    turn_id: str | None = None
 
 
 async def find_turn(conversation: AsyncConversation, awaited: Awaited) -> following.AwaitedTurn:
     """Return the state of a turn that a reader waits for."""
+    if awaited.turn_id is not None:
+        return following.AwaitedTurn(awaited.turn_id)
     if awaited.message_id is not None:
         return await read(conversation, following.of_message, awaited.message_id)
     return await read(conversation, following.after_answer if awaited.answered else following.next_turn)

@@ -16,6 +16,7 @@ from lango_store import LangoStoreError, sse, ui
 from lango_store.aio import AsyncConversation, AsyncRunningTurn, AsyncStore
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, NotFound, needs_extra, quoted
 from lango_store.ui import streams
+from lango_store.ui.agui import runs
 from lango_store.ui.aisdk import HEADERS
 from lango_store.ui.streams import Awaited
 from lango_store.web.requests import GetUser, read_object, store_for
@@ -285,15 +286,17 @@ def _title(asked: ui.ChatRequest) -> str | None:
 
 
 async def _follow(call: _Call) -> Response:
-    """Stream the turn in progress or the one that is owed; 204 if there is none."""
+    """Stream the turn in progress or the one that is owed; 204 if there is none. With `follow`, stay for later ones."""
     conversation = await call.find(call.request.path_params["id"])
+    position = sse.requested_position(call.request.scope)
+    if call.protocol is _AGUI and call.request.query_params.get("follow") == "true":
+        return await call.stream(runs(conversation, after=position, heartbeat=call.options.heartbeat))
     turn: str | Awaited = Awaited()
     state = await streams.find_turn(conversation, Awaited())
     if state.id is None and not state.is_owed:
         if call.protocol is not _AGUI or (asked := await streams.last_suspended(conversation)) is None:
             return Response(status_code=204)
         turn = asked  # its end has the interrupts
-    position = sse.requested_position(call.request.scope)
     if call.protocol is _AGUI:
         return await call.stream(call.frames(conversation, turn, after=position))
     return await call.stream(call.frames(conversation, turn, after=position, whole=True))

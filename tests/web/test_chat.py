@@ -7,8 +7,9 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any, Final, cast
 
 import httpx2
 from hypothesis import HealthCheck, given, settings
@@ -93,6 +94,7 @@ def everything(store: Store) -> list[Any]:
 
 def requests_about(key: str, suspension: str) -> Iterator[tuple[str, str, Any]]:
     """Yield one request for each route, and for each kind of body."""
+    yield "GET", f"/api/agent/{key}/stream?follow=true", None
     for protocol in ("chat", "agent"):
         yield "GET", f"/api/{protocol}/{key}/stream", None
         yield "GET", f"/api/{protocol}/{key}/messages", None
@@ -352,6 +354,130 @@ def test_interrupt_is_given_again_to_an_agent_that_joins_later(url: str) -> None
                 assert '"outcome": {"type": "interrupt"' in response.text
             (call,) = await ui.open_calls(store.conversation("c"))
             assert (call.name, call.approved) == ("pay", None)
+
+    with_store(url, work)
+
+
+class Followed:
+    """A client of AG-UI that stays attached to a conversation of ann."""
+
+    def __init__(self, app: Chat, position: str | None = None) -> None:
+        headers = {} if position is None else {"last_event_id": position}
+        self.request = Request(app, "/api/agent/c/stream?follow=true", x_user="ann", **headers)
+        self.frames = self.request.frames()
+        self.position = position
+
+    async def read(self, type: str) -> list[dict[str, Any]]:
+        """Return the events up to one of a type."""
+        events: list[dict[str, Any]] = []
+        async for frame in self.frames:
+            id, _, data = frame.rpartition("data: ")
+            self.position = id.removeprefix("id: ").strip() or self.position
+            events += [json.loads(data)] if data.startswith("{") else []
+            if events and events[-1]["type"] == type:
+                return events
+        raise AssertionError(f"the stream has ended after {events}")
+
+    async def run(self) -> tuple[str, list[Any]]:
+        """Return the id of the next run, and the texts of the snapshot with which it begins and of its answer."""
+        started, *events = await self.read("RUN_FINISHED")
+        assert [started["type"], events[-1]["runId"]] == ["RUN_STARTED", started["runId"]]
+        snapshots = [each["messages"] for each in events if each["type"] == "MESSAGES_SNAPSHOT"]
+        return started["runId"], [m.get("content") for m in snapshots[-1]] + [
+            e["delta"] for e in events if "delta" in e
+        ]
+
+
+def test_agent_that_follows_gets_the_runs_of_all_workers_until_the_deletion(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        app = chat(store, answer, user=user, background=True)
+        conversation = await store.for_user("ann").open("c")
+        async with AsyncStore(url) as other:
+            client = Followed(app)
+            assert await anext(client.frames) == ":"
+            pool = cast(Any, store.engine.pool)
+            await asyncio.to_thread(until, lambda: pool.checkedout() == 0)
+            assert (await store.turns.list_in_progress()).items == []
+            ids, texts = [], []
+            for number in range(2):
+                await conversation.inbox.put(Message.user(f"question {number}"))
+                await other.work(answer, once=True)
+                id, shown = await client.run()
+                ids.append(id)
+                texts += [f"question {number}", "Hi"]
+                assert shown == texts
+            for id in ("t3", "t4"):  # begin and end between two reads of the client
+                async with other.conversation("c").turn(id) as turn:
+                    await turn.append(Message.assistant(id))
+            assert [(await client.run())[0] for _ in range(2)] == ["t3", "t4"]
+            assert ids == [each.id for each in await conversation.turns.list()][:2]
+            await other.delete("c")
+            assert [frame async for frame in client.frames if frame != ":"] == []
+            assert await client.request.finish() == 200
+
+    with_store(url, work)
+
+
+def test_agent_that_follows_gets_the_run_after_one_that_failed(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        app = chat(store, answer, user=user, background=True)
+        conversation = await store.for_user("ann").open("c", messages=[Message.user("Hello")])
+        client = Followed(app)
+        with suppress(ZeroDivisionError):
+            async with conversation.turn("failed"):
+                assert (await client.read("RUN_STARTED"))[0]["runId"] == "failed"
+                raise ZeroDivisionError
+        await client.read("RUN_ERROR")
+        async with conversation.turn("saved") as turn:
+            await turn.append(Message.assistant("Hi"))
+        assert await client.run() == ("saved", ["Hello", "Hi"])
+        await client.request.disconnect()
+
+    with_store(url, work)
+
+
+def test_agent_that_follows_again_gets_the_last_run_that_it_has_missed(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        app = chat(store, answer, user=user, background=True)
+        conversation = await store.for_user("ann").open("c", messages=[Message.user("Hello")])
+        first = Followed(app)
+        async with conversation.turn("t1", flush=timedelta(0)) as turn:
+            await turn.write("o")
+            await first.read("TEXT_MESSAGE_CHUNK")
+            await first.request.disconnect()
+            again = Followed(app, first.position)
+            assert (await again.read("RUN_STARTED"))[0]["runId"] == "t1"
+            await turn.append(Message.assistant("one"))
+        await again.read("RUN_FINISHED")
+        await again.request.disconnect()
+        for id in ("t2", "t3"):
+            async with conversation.turn(id) as turn:
+                await turn.append(Message.assistant(id))
+        later = Followed(app, first.position)
+        assert await later.run() == ("t3", ["Hello", "one", "t2", "t3"])
+        async with conversation.turn("t4") as turn:
+            await turn.append(Message.assistant("t4"))
+        assert (await later.run())[0] == "t4"
+        await later.request.disconnect()
+        assert await Request(app, "/api/agent/c/stream?follow=true&after=x", x_user="ann").finish() == 400
+
+    with_store(url, work)
+
+
+def test_agent_that_follows_is_asked_the_question_that_waits(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        app = chat(store, answer, user=user, background=True)
+        conversation = await store.for_user("ann").open("c", messages=[Message.user("Pay")])
+        async with conversation.turn("t1") as turn:
+            asking = await turn.append(Message.assistant(tool_calls=[ToolCall(id="p", name="pay", arguments={})]))
+            suspension = await conversation.suspensions.create([(asking.seq, 0)], reason="Pay?")
+        client = Followed(app)
+        outcome = (await client.read("RUN_FINISHED"))[-1]["outcome"]
+        assert [each["id"] for each in outcome["interrupts"]] == [suspension.id]
+        await conversation.suspensions.answer(suspension.id, {"approved": True})
+        await store.work(answer, once=True)
+        assert (await client.run())[1][-1] == "Hi"
+        await client.request.disconnect()
 
     with_store(url, work)
 
