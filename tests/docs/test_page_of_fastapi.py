@@ -24,7 +24,8 @@ from support.polling import until
 from support.processes import PYTEST, run_program
 from support.streaming_model import PIECES, StreamingModel, streaming_model
 
-from lango_store import Message, Store
+from lango_store import Message, Store, create_engine
+from lango_store.tables import VERSION_TABLE, Base
 
 pytestmark = pytest.mark.slow
 
@@ -294,6 +295,17 @@ def test_service_does_not_start_without_tables(make_sqlite: MakeDatabase, tmp_pa
     done = subprocess.run(words, env=environment(url), cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     assert "lango-store db upgrade" in done.stderr
+
+
+def test_health_check_fails_if_the_tables_are_gone(url: str, tmp_path: Path) -> None:
+    with service(url, tmp_path) as (_, client):
+        engine = create_engine(url)
+        Base.metadata.drop_all(engine)
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP TABLE {VERSION_TABLE}")
+        engine.dispose()
+        response = client.get("/health")
+        assert (response.status_code, response.json()) == (503, {"detail": "SchemaOutOfDate"})
 
 
 def test_timer_purges_expired_chats(url: str, tmp_path: Path) -> None:
