@@ -59,6 +59,6 @@ def front_end(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the folder with the packages of npm."""
     folder = Path(os.environ.get("LANGO_STORE_TEST_NODE_MODULES", "") or tmp_path_factory.mktemp("front_end"))
     shutil.copytree(ROOT / "tests/browser/front_end", folder, dirs_exist_ok=True)
-    if not (folder / "node_modules/ai").exists():
+    if not (folder / "node_modules/assistant-stream").exists():
         subprocess.run(["npm", "install", "--no-audit", "--no-fund"], cwd=folder, check=True, capture_output=True)
     return folder

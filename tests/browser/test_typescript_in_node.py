@@ -1,5 +1,6 @@
 """The page "From TypeScript": its programs in Node, against a server of the Conversations API."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,8 +13,8 @@ from starlette.routing import Mount
 from support.http_server import serving
 from support.pages import blocks
 
-from lango_store import AsyncStore, Store
-from lango_store.web import bearer_tokens, conversations
+from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, Message, Store
+from lango_store.web import bearer_tokens, chat, conversations
 
 PROGRAMS: Final = {block.split()[1]: block for block in blocks("docs/howto/typescript.md", "ts")}
 Run = Callable[..., str]
@@ -71,17 +72,44 @@ console.log(loaded.headId, ...loaded.messages.map((each) => `${each.parentId}:${
 """
 
 
+THREADS: Final = """
+const url = process.env.OPENAI_BASE_URL.replace("/v1", "/api/chat");
+const headers = { authorization: "Bearer token-of-ann", "content-type": "application/json" };
+const adapter = threads(url, headers);
+const { remoteId } = await adapter.initialize("t1");
+const question = { id: "q1", role: "user", parts: [{ type: "text", text: "Oslo?" }] };
+const body = JSON.stringify({ id: remoteId, trigger: "submit-message", messages: [question] });
+await (await fetch(url, { method: "POST", headers, body })).text();
+const chunks = [];
+for await (const chunk of await adapter.generateTitle(remoteId)) chunks.push(chunk.textDelta ?? "");
+await adapter.rename(remoteId, "Weather");
+const first = await adapter.list();
+const next = await adapter.list({ after: first.nextCursor });
+const fetched = await adapter.fetch(remoteId);
+await adapter.delete(remoteId);
+const missing = await adapter.fetch(remoteId).catch((error) => error.message);
+const archived = await adapter.archive(remoteId).catch((error) => error.message);
+const counts = [first.threads.length, next.threads.length];
+console.log(JSON.stringify([chunks.join(""), first.threads[0], fetched.title, counts, missing, archived]));
+"""
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         yield store
 
 
+async def answer(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+    await turn.append(Message.assistant("It rains"))
+
+
 @pytest.fixture
 def node(store: Store, front_end: Path) -> Iterator[Run]:
     """Yield a function that runs a program in Node as the user ann, and returns its output."""
     app = conversations(AsyncStore(store), user=bearer_tokens({"token-of-ann": "ann"}))
-    with serving(Starlette(routes=[Mount("/v1", app)])) as port:
+    chats = chat(AsyncStore(store), answer, user=bearer_tokens({"token-of-ann": "ann"}))
+    with serving(Starlette(routes=[Mount("/v1", app), Mount("/", chats)])) as port:
         environment = {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1", "OPENAI_API_KEY": "token-of-ann"}
 
         def run(source: str) -> str:
@@ -136,6 +164,16 @@ def test_history_of_assistant_ui_is_stored(node: Run, store: Store) -> None:
     assert [each.content for each in store.get(info.key).messages] == ["Hi", "Hello"]
 
 
+def test_threads_of_assistant_ui_are_listed_renamed_and_deleted(node: Run, store: Store) -> None:
+    for number in range(50):
+        store.create(f"other-{number}", user_id="ann")
+    title, first, fetched, counts, missing, archived = json.loads(node(PROGRAMS["threads.ts"] + THREADS))
+    assert first == {"status": "regular", "remoteId": "t1", "title": "Weather"}
+    assert (title, fetched, counts) == ("Oslo?", "Weather", [50, 1])
+    assert (missing, archived) == ("404 for /t1/messages", "threads have no archive")
+    assert not store.exists("t1")
+
+
 def test_programs_of_the_page_are_short() -> None:
-    assert set(PROGRAMS) == {"conversations.ts", "agents.ts", "history.ts"}
+    assert set(PROGRAMS) == {"conversations.ts", "agents.ts", "history.ts", "threads.ts"}
     assert all(len(program.splitlines()) <= 30 for program in PROGRAMS.values())
