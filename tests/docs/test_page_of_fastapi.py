@@ -196,8 +196,6 @@ def test_question_sent_to_two_processes_asks_the_model_once(
     url = make_database()
     keys = [f"chat-{number}" for number in range(SESSIONS)]
     with Store(url) as store, ExitStack() as stack:
-        for key in keys:
-            store.create(key, user_id="ann")
         clients = [stack.enter_context(service(url, tmp_path))[1] for _ in range(2)]
         answers = asyncio.run(ask_all(clients, keys, model))
         assert [answer for answer in answers if "[DONE]" not in answer or '"finish"' not in answer] == []

@@ -116,6 +116,22 @@ def test_session_that_another_user_creates_meanwhile_is_not_found(make_postgres:
         assert other.get("k").user_id == "bob"
 
 
+@pytest.mark.parametrize("name", CREATES)
+def test_session_that_the_user_creates_meanwhile_is_found(make_postgres: MakeDatabase, name: str) -> None:
+    url = make_postgres()
+    pending = ["ann"]
+
+    def create(statement: str, _: float) -> None:
+        """Create the session after the check whether it is the user's, and before the check whether its key is taken."""
+        if statement.startswith("SELECT lango_session.key") and "user_id" in statement and pending:
+            other.create("k", user_id=pending.pop())
+
+    with Store(url) as other, Store(url, on_statement=create) as store:
+        CREATES[name](store.for_user("ann"))
+        assert not pending
+        assert other.count(user_id="ann") == 1
+
+
 @pytest.mark.parametrize("renew", [False, True])
 def test_expired_session_of_another_user_is_not_replaced(store: Store, clock: Clock, renew: bool) -> None:
     store.create("k", user_id="bob", ttl=SHORT, messages=[Message.user("secret")])

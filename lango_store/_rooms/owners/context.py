@@ -151,9 +151,10 @@ class OwnedContext(Context):
     def _check(self, connection: AnyConnection, key: str, *, locks: bool = False, creates: bool = False) -> None:
         """Raise `SessionNotFound` unless the session, live or expired, is the user's or, with `creates`, missing."""
         bound = {"key": checked_key(key), "user_id": self.owner}
-        if not (_lock_owned if locks else _is_owned).run(connection, bound) and not (
-            creates and not _is_taken.run(connection, bound)
-        ):
+        find = _lock_owned if locks else _is_owned
+        if find.run(connection, bound) or (creates and not _is_taken.run(connection, bound)):
+            return
+        if not (creates and find.run(connection, bound)):  # the user may have created it between the two statements
             raise SessionNotFound(key)
 
     def owns(self, connection: AnyConnection, key: str) -> bool:
