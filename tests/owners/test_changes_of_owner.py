@@ -122,7 +122,7 @@ def test_session_that_the_user_creates_meanwhile_is_found(make_postgres: MakeDat
     pending = ["ann"]
 
     def create(statement: str, _: float) -> None:
-        """Create the session after the check whether it is the user's, and before the check whether its key is taken."""
+        """Create the session after the first of the two checks."""
         if statement.startswith("SELECT lango_session.key") and "user_id" in statement and pending:
             other.create("k", user_id=pending.pop())
 

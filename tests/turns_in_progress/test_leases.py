@@ -397,7 +397,7 @@ def test_waiting_turn_only_reads_until_the_lease_is_free(store: Store) -> None:
     conversation = store.open("k")
     begun(conversation, "t1")
     with watched(store.engine) as statements:
-        with pytest.raises(TurnInProgress), conversation.turn("t2", wait=timedelta(milliseconds=500)):
+        with pytest.raises(TurnInProgress), conversation.turn("t2", wait=timedelta(seconds=2)):
             pass
         assert sum("lease_token IS NOT NULL" in each for each in statements) > 2
         assert sum(each.startswith("UPDATE") for each in statements) == 1
