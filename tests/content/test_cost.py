@@ -42,7 +42,7 @@ def test_prompt_runs_as_many_functions_as_before(format: Any) -> None:
     assert tuple(counts) == PROMPTS[format]
 
 
-@pytest.mark.parametrize(("page", "expected"), [(aisdk_messages, (63, 113)), (agui_messages, (54, 119))])
+@pytest.mark.parametrize(("page", "expected"), [(aisdk_messages, (83, 133)), (agui_messages, (58, 123))])
 def test_page_runs_as_many_functions_as_before(page: Any, expected: tuple[int, int]) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     sessions = [Session(key="k", created_at=now, updated_at=now, messages=log) for log in (TEXTS, CALLS)]

@@ -35,9 +35,8 @@ def watched(engine: sa.Engine) -> Iterator[list[str]]:
             return super().execute(query, *args, **options)
 
     def trace(text: str) -> None:
-        if (
-            seen[-1:] != [text] or "lango_session" not in text
-        ):  # SQLite repeats a statement for the trigger that it fires
+        # SQLite repeats a write for each trigger that it fires.
+        if seen[-1:] != [text] or "lango_session" not in text or text.startswith("SELECT"):
             seen.append(text)
 
     def watch(driver: Any, _: object) -> None:
