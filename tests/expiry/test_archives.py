@@ -67,6 +67,7 @@ def exported(store: Store, path: Path) -> list[str]:
 @pytest.mark.slow
 def test_archive_has_every_row_of_a_purged_session(store: Store, archive: str, tmp_path: Path) -> None:
     golden_backup.fill(store)
+    store.conversation("plain").update(hold=None)
     before = exported(store, tmp_path / "before.jsonl")
     store.expire(created_before=ALL, archive=archive)
     assert store.count(expired=None) == 0

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from lango_store import DamagedMessage, Store
 from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN
 from lango_store._operations.session_tables import TABLES
+from lango_store._rooms.turns_in_progress.tables import INBOX
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
 from lango_store.rows import transfer
 from lango_store.rows.portable import Fields, decode_row
@@ -25,7 +26,7 @@ _PLACES = {
     "n": "inbox",
 }
 """By column: the table of a row that has the column, and none of the earlier ones."""
-_TIMES = ("created_at", "updated_at", "expires_at", "owed_at", "written_at")
+_TIMES = ("created_at", "updated_at", "expires_at", "owed_at", "written_at", "due_at")
 
 TIME = "2026-11-21T12:00:00.123456+00:00"
 
@@ -74,7 +75,11 @@ MessageRowFactory = _row_factory(
     created_at=TIME,
 )
 InboxRowFactory = _row_factory(
-    (), session_key="k", n=factory.Sequence(lambda n: n + 1), id=None, message='{"role":"user"}', created_at=TIME
+    TABLES[INBOX].columns,
+    session_key="k",
+    n=factory.Sequence(lambda n: n + 1),
+    message='{"role":"user"}',
+    created_at=TIME,
 )
 DraftRowFactory = _row_factory(
     (), session_key="k", n=factory.Sequence(lambda n: n + 1), token=1, turn_id="t", piece='"x"', written_at=TIME
@@ -219,6 +224,7 @@ def fill(store: Store) -> None:
             n=2**53,
             id=texts,
             message=json.dumps({"role": "tool", "author": texts, "name": "", "tool_call_id": "c", "content": None}),
+            due_at="9999-12-31T23:59:59.999999+00:00",
         ),
         *(
             SharedValueRowFactory(scope="shared" + texts, name=f"{place} {texts}", value=text)
