@@ -100,8 +100,19 @@ def chat(
         raise TypeError(f"user is {type(user).__name__}: give a function that returns the id of a request's user")
     if not callable(answer):
         raise TypeError(f"answer is {type(answer).__name__}: give a coroutine function of a conversation and a turn")
-    options = _Options(client_tools, busy, agent_id, key_prefix, heartbeat, max_body)
-    return Chat(store, answer, user, options, background=background, work={"concurrency": concurrency, "lease": lease})
+    return Chat(
+        store,
+        answer,
+        user,
+        background=background,
+        work={"concurrency": concurrency, "lease": lease},
+        client_tools=client_tools,
+        busy=busy,
+        agent_id=agent_id,
+        key_prefix=key_prefix,
+        heartbeat=heartbeat,
+        max_body=max_body,
+    )
 
 
 class _Options(NamedTuple):
@@ -121,13 +132,13 @@ class Chat:
         store: AsyncStore,
         answer: Handler,
         user: GetUser,
-        options: _Options,
         *,
         background: bool,
         work: Mapping[str, Any],
+        **options: Any,
     ) -> None:
         self._store, self._answer, self._user = store, answer, user
-        self._options, self._background, self._work = options, background, work
+        self._options, self._background, self._work = _Options(**options), background, work
         self._worker: asyncio.Task[int] | None = None
         handlers: dict[Any, Any] = {HTTPException: _refused, 500: _broken}
         self._app = Starlette(routes=self._routes(), exception_handlers=handlers, lifespan=self._lifespan)
