@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
@@ -45,8 +47,9 @@ def export(
             to.write(f"{start_page(title)}<h1>{escape_line(title)}</h1>\n".encode(errors="backslashreplace"))
         for database, (each, part) in found.items():
             counts[database] = {}
-            with each.snapshot() as connection:
-                for exported in _rows(connection, database, part):
+            with ExitStack() as stack:
+                connection, own = each.trying(partial(_begin, each, part, stack))
+                for exported in _rows(connection, database, part, own):
                     named = counts[database]
                     named[exported.table] = named.get(exported.table, 0) + 1
                     text = _as_html(exported, owner) if format == "html" else _as_json(exported)
@@ -57,8 +60,16 @@ def export(
     return counts
 
 
-def _rows(connection: sa.Connection, database: str, someone: Person) -> Iterator[_Exported]:
-    own = someone.sessions(connection)
+def _begin(context: Context, someone: Person, stack: ExitStack) -> tuple[sa.Connection, list[str]]:
+    """Open a snapshot until the end of `stack`, and find the sessions. Writes nothing yet, so it can be retried."""
+    with ExitStack() as opened:
+        connection = opened.enter_context(context.snapshot())
+        own = someone.sessions(connection)
+        stack.push(opened.pop_all())
+    return connection, own
+
+
+def _rows(connection: sa.Connection, database: str, someone: Person, own: Sequence[str]) -> Iterator[_Exported]:
     for table, row in _found(connection, someone, own):
         owner = next(str(row[name]) for name in _OWNERS if name in row)
         if table in MESSAGES and row["payloads"] is not None:

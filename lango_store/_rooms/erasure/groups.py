@@ -83,7 +83,8 @@ class InStore:
     ) -> dict[str, dict[str, int]]:
         """Export a person: write all rows that `erase` with the same arguments would delete or redact.
 
-        Each database is read in one snapshot. Large strings are written where the message has them.
+        Each database is read in one snapshot. Large strings are written where the message has them. A transient error
+        is retried only before the first row of a database is written.
 
         Args:
             user_id: The user. On a store for one user, it may be None.
