@@ -91,6 +91,7 @@ class Dialect(Protocol):
     select_triggers: str  # selects the table and the name of each trigger
     has_replicas: bool = True  # supports replicas, which may lag behind the primary
     takes_arrays: bool = False  # rows are inserted as one array per column
+    leaves_dead_rows: bool = True  # deleted rows stay in the files of the tables until a vacuum
     reads_ahead: bool = True  # the driver loads all rows of a result before it returns the first
 
     # Statements

@@ -60,6 +60,7 @@ class SQLite(Dialect):
     modifying_cte = False
     append_method = AppendMethod.TRANSACTION
     tells_time = False  # all processes that open the file run on the same machine, so this machine's clock is used
+    leaves_dead_rows = False  # our connections set PRAGMA secure_delete
     reads_ahead = False
     generates_columns = False
     select_triggers = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"

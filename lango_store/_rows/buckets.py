@@ -64,14 +64,17 @@ _SET: Final = (
 _IS_WRONG: Final = " OR ".join(f"new.{name}_bucket IS NOT {_sql(f'new.{name}_at')}" for name in ("updated", "expires"))
 
 TRIGGERS: Final = {
-    "lango_session_bucket_inserted": f"INSERT ON lango_session BEGIN {_SET}; END",
-    "lango_session_bucket_updated": f"UPDATE OF updated_at, expires_at ON lango_session WHEN {_IS_WRONG} "
-    f"BEGIN {_SET}; END",
+    name: f"CREATE TRIGGER IF NOT EXISTS {name} AFTER {body}"
+    for name, body in {
+        "lango_session_bucket_inserted": f"INSERT ON lango_session BEGIN {_SET}; END",
+        "lango_session_bucket_updated": f"UPDATE OF updated_at, expires_at ON lango_session WHEN {_IS_WRONG} "
+        f"BEGIN {_SET}; END",
+    }.items()
 }
-"""The triggers of SQLite, by name: the events and the statement."""
+"""The triggers of SQLite, by name: the statements that create them."""
 
 
 def create_triggers(connection: sa.Connection) -> None:
     """Create the triggers that are missing, on SQLite."""
-    for name, body in TRIGGERS.items():
-        connection.exec_driver_sql(f"CREATE TRIGGER IF NOT EXISTS {name} AFTER {body}")
+    for each in TRIGGERS.values():
+        connection.exec_driver_sql(each)

@@ -4,12 +4,12 @@ The classes have a separate `metadata`, so that your `SQLModel.metadata` does no
 only to read. Write with the methods of the store, which validate values and maintain the session's counters.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlmodel import Relationship
 
-from lango_store._rows.buckets import create_triggers
+from lango_store._rows.buckets import TRIGGERS
 from lango_store._rows.definitions import session_table
 
 # isort: off
@@ -63,11 +63,9 @@ class SessionRow(turns_in_progress.SessionColumns, SessionColumns, table=True):
     )
 
 
-@sa.event.listens_for(SessionRow.__table__, "after_create")
-def _create_triggers(_: sa.Table, connection: sa.Connection, **__: object) -> None:
-    if connection.dialect.name == "sqlite":
-        create_triggers(connection)
-
+_ddl: Any = sa.DDL  # has no annotations
+for _trigger in TRIGGERS.values():
+    sa.event.listen(SessionRow.__table__, "after_create", _ddl(_trigger).execute_if(dialect="sqlite"))
 
 __all__ = ["BASELINE", "FEATURE_TABLE", "KNOWN_FEATURES", "SCHEMA_REVISION", "VERSION_TABLE", "expired_at", "live_at"]
 __all__ += ["Base", "ChangeRow", "FeatureRow", "MessageRow", "PayloadRow"]

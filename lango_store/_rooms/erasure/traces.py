@@ -33,7 +33,7 @@ BACKUPS: Final = "backups and exports contain the rows until they are deleted; r
 def remove(context: Context, database: str) -> list[str]:
     """Remove deleted rows from the search index and from SQLite's files; return what remains in a database."""
     derived_data.clean(context)
-    if context.engine.dialect.name != "sqlite":
+    if dialect_of(context.engine).leaves_dead_rows:
         tables = context.on_primary().read_together(_tables)
         return [f"{database}: {each}" for each in (_VACUUM.format(", ".join(tables)), _LOG)]
     remains: list[str] = []
