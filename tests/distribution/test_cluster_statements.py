@@ -37,7 +37,7 @@ def test_only_methods_on_several_sessions_send_queries_without_a_session_key(
     without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
     methods = methods_reading_any_session(make_postgres(), tmp_path, without=without)
     lists = ("count", "list_sessions", "iter_sessions")
-    of_many = {f"Store.{name}" for name in (*lists, "expire", "delete_where", "owed", "work")}
+    of_many = {f"Store.{name}" for name in (*lists, "expire", "delete_where", "erase", "export_user", "owed", "work")}
     of_children = {"Store.delete", "Conversation.children", "Conversation.total_usage"}
     of_keys = {"Store.values_of", "Store.shared_values_of"}
     of_groups = {"StoreTurns.list_in_progress", "StoreCalls.list_unknown", "StoreSuspensions.list"}

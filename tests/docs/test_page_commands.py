@@ -52,7 +52,7 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
     ),
 }
 
-# Other programs on the pages: test_page_scripts.py and the tests of the ADK page run them.
+# Other programs on the pages: test_page_scripts.py and the tests of the pages run them.
 OTHER_PROGRAMS: Final = (
     "adk",
     "exec",
@@ -64,6 +64,7 @@ OTHER_PROGRAMS: Final = (
     "python3 -m venv",
     "set",
     "sqlite3",
+    "uvicorn chats:app",
 )
 # Programs that set up a machine as root, on docs/howto/fastapi.md and docs/production/operations.md. No test runs them.
 SETUP_PROGRAMS: Final = ("apt-get install", "chmod", "curl", "echo", "install", "mv", "systemctl", "useradd")

@@ -19,8 +19,10 @@ BUILT_PER_CALL = {
     "_rooms/usage/report.py": 1,  # filters and groups, row by row
     "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
     "_operations/log/changes.py": 1,  # all sessions of a table whose rows refer to messages, for `examine`
-    "_rooms/examination/checks.py": 10,  # all sessions, row by row, and repairs
-    "_rooms/expiry/batches.py": 6,  # the filters of a purge, and lists of keys, by which Citus chooses servers
+    "_rooms/examination/checks.py": 12,  # all sessions, row by row, and repairs
+    "_rooms/erasure/authors.py": 1,  # any table with authors
+    "_rooms/erasure/person.py": 9,  # any table, conditions and lists of keys, and rows that are streamed
+    "_rooms/expiry/batches.py": 7,  # filters of a purge, holds, and lists of keys, by which Citus chooses servers
     "_operations/session/levels.py": 1,  # ranges of keys
     "_operations/log/messages.py": 1,  # any condition, for `turns`
     "_operations/log/removals.py": 1,  # one session or all, for a repair

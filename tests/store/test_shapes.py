@@ -32,6 +32,8 @@ ALL_SESSIONS = {
     "Store.expire": "looks for expired sessions",
     "Store.delete_where": "looks for sessions that match a filter",
     "Store.delete": "deletes children if asked to",
+    "Store.erase": "looks for all sessions of a user",
+    "Store.export_user": "looks for all sessions of a user",
     "Conversation.children": "lists children",
     "Conversation.total_usage": "reads the turns of children if asked to",
 }

@@ -36,7 +36,7 @@ def read_receipt(path: Path) -> ErasureReceipt:
         raise InvalidFile(path, "is not a receipt: give the file with the output of erase --json") from error
 
 
-@app.command(epilog=example("erase --user ann --scope user:ann --dry-run --url sqlite:///agent.db"))
+@app.command(epilog=example("erase --user ann --dry-run --url sqlite:///agent.db"))
 def erase(
     url: UrlOption = None,
     user: UserOption = None,
