@@ -379,12 +379,14 @@ def aisdk_messages(
                 if tool := tools.get(calls.places.get(place, "")):
                     suspended.append((tool, suspension))
         elif shown:
-            answers.pop(streams.turn_of(message) or "", None)  # the answer to this message follows it
+            turn = streams.turn_of(message) or ""
+            if turn in answers and answers[turn]["id"] != turn:  # of an earlier turn, before this question
+                del answers[turn]
             page.append({"id": id, "role": "system" if role == "system" else "user", "parts": shown})
         for call, fields in results:
             is_last = page and owners.get(call) is page[-1]
-            if is_last and (turn := streams.turn_of(message)):
-                answers.setdefault(turn, page[-1])
+            if is_last and (continued := streams.turn_of(message)):
+                answers.setdefault(continued, page[-1])
             if call in tools:
                 _answer(tools[call], fields)
     for tool, suspension in suspended:
