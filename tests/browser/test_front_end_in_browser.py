@@ -216,7 +216,7 @@ console.log(JSON.stringify(results));
 
 
 def test_agents_join_ask_again_and_approve(model: StreamingModel, front_end: Path, tmp_path: Path) -> None:
-    source, *_ = blocks("docs/howto/front-ends.md", "js")
+    (source,) = [each for each in blocks("docs/howto/front-ends.md", "js") if each.startswith("// agent.js")]
     (front_end / "agent.mjs").write_text(source + AGENTS)
     model.hold()
     with (

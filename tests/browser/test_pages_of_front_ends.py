@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from support.content_blocks import mixed_logs
 from support.content_cases import CASES, case_log, page_of, stored
@@ -38,6 +39,7 @@ def test_page_of_each_case_is_valid(front_end: Path) -> None:
     assert refused(front_end, pages_of(logs)) == []
 
 
+@pytest.mark.timeout(300)
 def test_pages_of_mixed_blocks_are_valid(front_end: Path) -> None:
     logs: list[list[Message]] = []
 
