@@ -448,7 +448,7 @@ class Context:
         context._guard = None
         return context
 
-    # What a store for one user overrides
+    # Overridden by a store for one user
 
     def owns(self, connection: AnyConnection, key: str) -> bool:
         """Return True if a session may be reached."""

@@ -176,7 +176,7 @@ class _Outdated(Exception):
 
 
 class _Loaded(NamedTuple):
-    """What a snapshot shows: the messages of the window and of the inbox, and the cursor after those of the log."""
+    """The content of a snapshot: the messages of the window and of the inbox, and the cursor after those of the log."""
 
     messages: list[Message]
     waiting: list[Message]

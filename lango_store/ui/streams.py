@@ -195,7 +195,7 @@ async def last_suspended(conversation: AsyncConversation) -> str | None:
 
 
 class Page(NamedTuple):
-    """What a page shows at one moment."""
+    """The content of a page at one moment."""
 
     session: Session
     waiting: list[Message]

@@ -179,7 +179,7 @@ def test_receipt_erases_the_same_sessions_from_a_restored_backup(
         assert [info.key for info in backup.iter_sessions()] == ["k0"]
 
 
-def test_erase_refuses_calls_that_name_nobody_or_are_in_a_transaction(store: Store) -> None:
+def test_erase_refuses_calls_without_a_person_or_in_a_transaction(store: Store) -> None:
     for arguments in ({}, {"authors": True, "keys": ["a"]}, {"user_id": ""}):
         with pytest.raises(ValueError, match=r"person|user_id"):
             store.erase(**arguments)
@@ -248,7 +248,7 @@ def test_killed_erasure_can_be_repeated(store: Store, url: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_sessions_that_writers_create_meanwhile_are_erased_or_reported(store: Store) -> None:
+def test_sessions_created_during_an_erasure_are_erased_or_reported(store: Store) -> None:
     ends = threading.Event()
     created: list[str] = []
 

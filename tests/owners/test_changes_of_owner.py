@@ -99,7 +99,9 @@ CREATES: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("name", CREATES)
-def test_session_that_another_user_creates_meanwhile_is_not_found(make_postgres: MakeDatabase, name: str) -> None:
+def test_session_that_another_user_creates_between_the_checks_is_not_found(
+    make_postgres: MakeDatabase, name: str
+) -> None:
     url = make_postgres()
     pending = [Message.user("secret", id="m")]
 
@@ -117,7 +119,7 @@ def test_session_that_another_user_creates_meanwhile_is_not_found(make_postgres:
 
 
 @pytest.mark.parametrize("name", CREATES)
-def test_session_that_the_user_creates_meanwhile_is_found(make_postgres: MakeDatabase, name: str) -> None:
+def test_session_that_the_user_creates_between_the_checks_is_found(make_postgres: MakeDatabase, name: str) -> None:
     url = make_postgres()
     pending = ["ann"]
 

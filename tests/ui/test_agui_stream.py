@@ -22,7 +22,7 @@ from lango_store import (
     ToolCall,
 )
 from lango_store.testing import Clock
-from lango_store.ui import agui, agui_messages, from_agui
+from lango_store.ui import Awaited, agui, agui_messages, from_agui
 from lango_store.web import chat
 
 Work = Callable[[AsyncStore], Coroutine[Any, Any, None]]
@@ -116,6 +116,28 @@ def test_run_can_continue_after_the_id_of_each_of_its_frames(run: Callable[[Work
                 await request.disconnect()
         whole = [frame async for frame in agui(conversation, "t")]
         assert [frame async for frame in agui(conversation, "t", after="")] == whole
+
+    run(work)
+
+
+def test_waiting_question_without_an_id_is_shown_once(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore) -> None:
+        conversation = await store.open("k")
+        await conversation.inbox.put(Message.user("Hello"))
+        frames = agui(conversation, Awaited())
+        async with conversation.turn("t") as turn:
+            received = await received_until(frames, "Hello")  # the turn has begun, and has not taken the question
+            await turn.take_inbox()
+            await turn.append(Message.assistant("Hi"))
+        received += [frame async for frame in frames]
+        shown: dict[str, str] = {}
+        for event in events(received):
+            if event["type"] == "MESSAGES_SNAPSHOT":
+                shown = {each["id"]: each["content"] for each in event["messages"]}
+            elif event["type"] == "TEXT_MESSAGE_CHUNK":
+                shown[event["messageId"]] = shown.get(event["messageId"], "") + event["delta"]
+        assert shown == {each["id"]: each["content"] for each in agui_messages(await conversation.get())}
+        assert [*shown.values()] == ["Hello", "Hi"]
 
     run(work)
 

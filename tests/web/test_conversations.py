@@ -370,7 +370,7 @@ def test_store_and_user_are_checked(url: str) -> None:
 
 
 class Model:
-    """What the API should return: the items and the metadata of each conversation."""
+    """The expected responses of the API: the items and the metadata of each conversation."""
 
     def __init__(self) -> None:
         self.items: dict[str, list[dict[str, Any]]] = {}

@@ -29,7 +29,7 @@ _BATCH: Final = 500
 
 
 class _Note(NamedTuple):
-    """What one batch has deleted: rows by table, and the digests of sessions."""
+    """The result of one batch: the deleted rows by table, and the digests of sessions."""
 
     counts: Counter[str]
     digests: list[str]

@@ -57,7 +57,7 @@ class InStore:
             The receipt, with the number of rows by database and table.
 
         Raises:
-            ValueError: Nobody is named, or the store is for another user; nothing was changed.
+            ValueError: No user, scope or key is given, or the store is for another user; nothing was changed.
             InvalidFile: An archive does not exist, or is a SQLite database of another application; nothing was changed.
             InvalidState: The store belongs to a transaction of the caller, or the store is for one user and the call
                 reaches more than the sessions of this user; nothing was changed.
@@ -99,7 +99,7 @@ class InStore:
             The numbers of rows by database and table, as in `ErasureReceipt`.
 
         Raises:
-            ValueError: Nobody is named, or the store is for another user.
+            ValueError: No user, scope or key is given, or the store is for another user.
             InvalidFile: An archive does not exist, or is a SQLite database of another application.
             InvalidState: The store is for one user and the call reaches more than the sessions of this user.
         """

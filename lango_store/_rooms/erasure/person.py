@@ -26,7 +26,7 @@ TABLES: Final = [SESSION, MESSAGE, *(each for each in _CHILDREN if each is not M
 AUTHORS: Final = [
     (table, table.c[name]) for table in TABLES for name in ("author", "changed_by", "answered_by") if name in table.c
 ]
-"""The columns with the person who wrote a row."""
+"""The columns that name the author of a row."""
 SHARED: Final = [SHARED_VALUE]
 
 _KEYS: Final = sa.select(SESSION.c.key)

@@ -1,4 +1,4 @@
-"""What deleted rows leave in the files of a database: remove it, or describe it."""
+"""Remove deleted rows from the files of a database, or describe where they remain."""
 
 import os
 import sys
