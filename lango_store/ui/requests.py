@@ -8,7 +8,16 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from lango_store import AlreadyAnswered, Conflict, InvalidState, Message, MessageRole, Suspension, following
+from lango_store import (
+    AlreadyAnswered,
+    Conflict,
+    InvalidState,
+    Message,
+    MessageNotFound,
+    MessageRole,
+    Suspension,
+    following,
+)
 from lango_store.aio import AsyncConversation
 from lango_store.content import Call, Result, parts
 from lango_store.errors import quoted
@@ -157,8 +166,10 @@ async def _ask(
         if waiting is not None and waiting.content == message.content:
             return awaited
         if waiting is not None:
-            await inbox.delete(id)
-            continue  # a worker may have taken it just now
+            with suppress(MessageNotFound):  # a worker has taken it just now
+                await inbox.update(message)
+                return awaited
+            continue
         current = await streams.find_turn(conversation, Awaited())
         if current.is_owed and busy == "refuse":
             raise InvalidState(

@@ -282,6 +282,7 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
             "list": [k.inbox.list],
             "delete": [lambda: k.inbox.delete("unknown")],
             "redact": [lambda: k.inbox.redact("waiting")],
+            "update": [lambda: k.inbox.update(message(id="waiting"))],
         },
         Edits: {
             "update": [lambda: k.edits.update(1, message())],

@@ -157,6 +157,22 @@ def test_redacted_message_keeps_its_place_in_the_inbox_and_what_identifies_it(st
         conversation.inbox.redact("m3")
 
 
+def test_updated_message_keeps_its_place_in_the_inbox(store: Store) -> None:
+    conversation = store.open("k")
+    for id in ("m1", "m2"):
+        conversation.inbox.put(message(id, id=id))
+    updated = conversation.inbox.update(message("edited", id="m1"))
+    assert updated == conversation.inbox.list()[0]
+    assert contents(conversation.inbox.list()) == ["edited", "m2"]
+    with conversation.turn() as turn:
+        assert contents(turn.take_inbox()) == ["edited", "m2"]
+    with pytest.raises(MessageNotFound):
+        conversation.inbox.update(message("late", id="m1"))
+    with pytest.raises(ValueError, match="has no id"):
+        conversation.inbox.update(message("late"))
+    assert contents(conversation.messages()) == ["edited", "m2"]
+
+
 def test_enqueue_during_a_turn_does_not_change_the_turn(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn() as turn:

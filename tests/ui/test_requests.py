@@ -114,9 +114,11 @@ def test_edit_of_an_earlier_question_removes_what_follows(run: Callable[[Work], 
 
 def test_edit_of_a_question_that_waits_replaces_it(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
-        for text in ("one", "two", "two"):
+        await submit(conversation, sent("one"))
+        await submit(conversation, sent("other", id="q2"))
+        for text in ("two", "two"):
             await submit(conversation, sent(text))
-        assert [each.content for each in await conversation.inbox.list()] == ["two"]
+        assert [each.content for each in await conversation.inbox.list()] == ["two", "other"]
 
     run(work)
 

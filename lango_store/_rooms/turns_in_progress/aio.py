@@ -31,6 +31,7 @@ class AsyncInbox(AsyncPart[Inbox]):
     list = awaited(Inbox.list)
     delete = awaited(Inbox.delete)
     redact = awaited(Inbox.redact)
+    update = awaited(Inbox.update)
 
 
 class AsyncStoreTurns(AsyncPart[StoreTurns]):

@@ -241,6 +241,26 @@ class Inbox(SessionPart):
         """
         return self._context.transact(inbox.delete, self.key, id)
 
+    def update(self, message: Message) -> Message:
+        """Replace a message that waits in the inbox, for example if the user has edited a question.
+
+        Args:
+            message: The new message, with the id of the message that it replaces. It keeps the place in the inbox and
+                the time at which the message is due.
+
+        Returns:
+            The stored message.
+
+        Raises:
+            MessageNotFound: The inbox has no message with this id, for example because a turn has taken it; nothing was
+                written.
+            InvalidMessage: The message cannot be stored losslessly; nothing was written.
+            ValueError: The message has no id.
+        """
+        if message.id is None:
+            raise ValueError("the message has no id: give the id of the message to replace")
+        return self._context.transact(inbox.update, self.key, Batch([self._context.counted(message)]))
+
     def redact(self, id: str, *, reason: str | None = None) -> Message:
         """Remove the content of a message that waits in the inbox, as `edits.redact` does in the log.
 

@@ -1,7 +1,7 @@
 """The inbox: messages that wait outside of the log until a turn moves them to the log."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -148,7 +148,7 @@ _note_empty: Final = Statement(
     )
     .values(owed.EMPTIED)
 )
-_redact: Final = Statement(sa.update(INBOX).where(*_WITH_ID).values(message=column(INBOX.c.message)))
+_set_message: Final = Statement(sa.update(INBOX).where(*_WITH_ID).values(message=column(INBOX.c.message)))
 
 
 def delete(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
@@ -166,14 +166,27 @@ def empty(connection: sa.Connection, now: datetime, key: str) -> None:
     _note_empty.run_many(connection, [{"key": key}])
 
 
+def update(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
+    """Replace a message in the inbox of a live session by one with the same id, which takes its place."""
+    sessions.lock(connection, now, key)
+    (row,) = new.rows
+    return _rewrite(connection, key, str(encode_id(row["id"])), row)
+
+
+def _rewrite(connection: sa.Connection, key: str, id: str, row: Mapping[str, Any]) -> Message:
+    _set_message.run_many(connection, [{"key": key, "id": id, "message": encode_waiting(row)}])
+    for message in _with_id(connection, key, id):
+        return message
+    raise MessageNotFound(key, id)
+
+
 def redact(connection: sa.Connection, now: datetime, key: str, id: str, reason: str | None = None) -> Message:
     """Redact a message in the inbox of a live session, as `edits.redact` redacts one in the log."""
     sessions.lock(connection, now, key)
     for message in _with_id(connection, key, str(encode_id(id))):
         row = encode_message(message)
         row |= encode_redacted(reason, row["role"]) | {"tokens": None if row["tokens"] is None else 0}
-        _redact.run_many(connection, [{"key": key, "id": id, "message": encode_waiting(row)}])
-        return _with_id(connection, key, id)[0]
+        return _rewrite(connection, key, id, row)
     raise MessageNotFound(key, id)
 
 
