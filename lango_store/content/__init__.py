@@ -3,7 +3,7 @@
 A picture has seven forms in practice, and so have calls, results and thinking. This package is the only place that
 knows them: `read` and `parts` return what a content or a message consists of (`Text`, `Media`, `Call`, `Result`,
 `Thinking`, `Refusal`, `Source`, `Native`), and a `Form` writes parts as the blocks of a provider or of a page. All
-functions are pure: messages are stored as they came.
+functions are pure: messages are stored unchanged.
 
 To add a form, write a module with one record `Form`: a reader for each type of its blocks, a writer for each kind of
 part, the kinds that a message of a role can have, and, for a form of prompts, a function that renders messages. A form

@@ -17,7 +17,7 @@ _RAN: Final = tuple(
     f"{name}_tool_result"
     for name in (
         "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution",
-        "tool_search", "mcp",
+        "tool_search", "advisor", "mcp",
     )
 )  # fmt: skip
 """The results of tools that the provider runs. They follow their calls in the same message."""
@@ -49,8 +49,10 @@ def _words(block: Block, content: Any) -> Text:
 
 
 def _thinking(block: Block) -> Thinking:
-    signature = block.get("signature") or block.get("data")
-    return Thinking(str(block.get("thinking") or ""), signature or None, "anthropic", block)
+    signature, thinking = block.get("signature") or block.get("data"), block.get("thinking")
+    if isinstance(thinking, list):  # of Mistral
+        return Thinking(_words(block, thinking).text, None, "mistral", block)
+    return Thinking(str(thinking or ""), signature or None, "anthropic", block)
 
 
 def _call(block: Block) -> Call:
@@ -96,6 +98,8 @@ READERS: Final = {
     "mcp_tool_use": _server_call,
     "compaction": lambda block: _compaction(block) if "encrypted_content" not in block else None,
     "container_upload": lambda block: Native("anthropic", block),
+    "fallback": lambda block: Native("anthropic", block) if "from" in block else None,
+    "mcp_tool_listing": lambda block: Native("anthropic", block),
     **dict.fromkeys(_RAN, _server_result),
 }
 
@@ -156,7 +160,7 @@ def render(entries: Sequence[Entry], marks: int = 0) -> list[Block]:
             blocks: Any = ANTHROPIC.write(entry.parts, "user", entry.note)
             messages[-1]["content"] += blocks
         elif entry.role == "assistant":
-            blocks = _answer(entry)
+            blocks = _answer(entry) or [{"type": "text", "text": "(The message was empty.)"}]  # nothing is refused
             messages.append({"role": "assistant", "content": blocks})
         else:
             blocks = written(ANTHROPIC, entry.parts, "user", entry.note)

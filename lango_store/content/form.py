@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lango_store.content.media import is_text
 from lango_store.content.parts import (
     KINDS,
     Block,
@@ -33,6 +34,9 @@ Arrange = Callable[[Any, list[Part], list[Call]], list[Part] | None]
 
 ARRANGED: Final[dict[str, Arrange]] = {}
 """By the name under which an adapter stores the order of parts in `extra`: the function that restores it."""
+
+ATTACHED: Final[dict[str, Callable[[Any, list[Result]], list[Result]]]] = {}
+"""By the name under which an adapter stores the rest of results in `extra`: the function that adds their pictures."""
 
 READERS: Final[dict[str, list[Reader]]] = {}
 """The readers of all forms, by the type of a block."""
@@ -99,7 +103,8 @@ class Form:
             case Text() | Refusal():
                 return part.text != "" and not part.text.isspace()
             case Native(form=form, like=like):
-                return (form == self.name and Native in self._by_role[role]) or isinstance(like, Text)
+                is_own = form == self.name and Native in self._by_role[role]
+                return is_own or (isinstance(like, Text) and self.sends(like, role))
             case Thinking() | Source():
                 return False
         return True
@@ -115,7 +120,7 @@ def in_words(part: Part, note: Note) -> Text | None:
         case Refusal():
             note("a refusal is sent as text")
             return Text(part.text)
-        case Media(type=type, data=str(data)) if type.startswith("text/"):
+        case Media(type=type, data=str(data)) if is_text(type):
             note(f"{part.label} is sent as its text")
             return Text(b64decode(data).decode("utf-8", "replace"))
         case Media():
@@ -165,7 +170,7 @@ def own(form: str) -> Writer:
 
 @dataclass(slots=True)
 class Entry:
-    """A message of a prompt, as it is repaired and rendered.
+    """A message of a prompt, repaired and rendered.
 
     Attributes:
         message: The message that the parts are from.

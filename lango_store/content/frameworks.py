@@ -31,7 +31,7 @@ def _kind(part: Media, *others: str) -> str:
 
 
 def _silent(part: Part, _: Note) -> Block | None:
-    """Write the text that a part has of its own."""
+    """Write the part's text."""
     return {"type": "text", "text": part.text} if isinstance(part, Text | Refusal) else None
 
 
@@ -48,7 +48,21 @@ def _langchain_media(block: Block) -> Media | None:
     kind = block.get("mime_type") or _MEDIA.get(block["type"], "")
     extra = block.get("extras") or block.get("metadata") or block
     name = extra.get("filename") or extra.get("name") if isinstance(extra, dict) else None
-    return media(block, kind, data=data, url=url, name=name, file=file, issuer="openai")
+    issuer = "anthropic" if str(file).startswith("file_") else "openai"  # file_011C… and file-abc
+    return media(block, kind, data=data, url=url, name=name, file=file, issuer=issuer)
+
+
+def _google_media(block: Block) -> Media | None:
+    """Read the attachments that LangChain's package for Gemini has besides the standard blocks."""
+    if "mime_type" not in block:
+        return None
+    return media(block, block["mime_type"], data=block.get("data"), url=block.get("file_uri"))
+
+
+def _langchain_text(block: Block) -> Part:
+    if isinstance(text := block.get("text"), str):
+        return Text(text, block)
+    return media(block, "text/plain", data=block.get("base64"), url=block.get("url"), name=block.get("title"))
 
 
 def _langchain_reasoning(block: Block) -> Thinking | None:
@@ -109,7 +123,8 @@ LANGCHAIN: Final = Form(
     "langchain",
     {
         **dict.fromkeys(_MEDIA, _langchain_media),
-        "text-plain": lambda block: Text(str(block.get("text") or ""), block),
+        "media": _google_media,
+        "text-plain": _langchain_text,
         "reasoning": _langchain_reasoning,
         "reasoning_content": _bedrock_reasoning,
         "tool_call": _langchain_call,
@@ -192,7 +207,9 @@ def _url(block: Block) -> Media:
 
 
 def _uploaded(block: Block) -> Media:
-    return media(block, block.get("media_type"), file=block.get("file_id"), issuer=block.get("provider_name"))
+    issuer = str(block.get("provider_name") or "")
+    issuer = "gemini" if issuer.startswith("google") else issuer
+    return media(block, block.get("media_type"), file=block.get("file_id"), issuer=issuer)
 
 
 def _model_part(block: Block) -> Part | None:
@@ -277,6 +294,10 @@ def _arrange(rest: Any, found: list[Part], calls: list[Call]) -> list[Part] | No
             signature = details.get("thought_signature") if isinstance(details, dict) else None
             extra = {"thought_signature": signature} if isinstance(signature, str) else {}
             arranged += [replace(call, extra=call.extra | extra) for call in itertools.islice(asked, 1)]
+        elif kind == "file":
+            arranged += read([part.get("content")])
+        elif kind == "speech" and isinstance(words := part.get("transcript"), str):
+            arranged.append(Text(words))
     return [*arranged, *texts, *asked]
 
 

@@ -5,23 +5,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from lango_store.content.form import ARRANGED, Entry, Form, Note, left_out, own
-from lango_store.content.media import full_type, media
+from lango_store.content.form import ARRANGED, ATTACHED, Entry, Form, Note, left_out, own
+from lango_store.content.media import IMAGES, PDF, full_type, is_text, is_web, media
 from lango_store.content.parts import Block, Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking
 from lango_store.content.reading import plain_result
-from lango_store.content.text import as_object
+from lango_store.content.text import as_object, as_text
 
-_SIGNATURES: Final = ("thought_signature", "thoughtSignature")
+SIGNATURES: Final = ("thought_signature", "thoughtSignature")
 _KEPT: Final = ("video_metadata", "videoMetadata", "media_resolution", "mediaResolution")
-_NATIVE: Final = ("executable_code", "executableCode", "code_execution_result", "codeExecutionResult")
-_PLACEHOLDER: Final = b64encode(b"skip_thought_signature_validator").decode()
+_NATIVE: Final = (
+    "executable_code", "executableCode", "code_execution_result", "codeExecutionResult", "tool_call", "toolCall",
+    "tool_response", "toolResponse",
+)  # fmt: skip
+_READ: Final = (IMAGES - {"image/gif"}) | {"image/heic", "image/heif", PDF}
+"""The types of images and documents that Gemini reads, besides audio and video."""
+_FILES: Final = "https://generativelanguage.googleapis.com/"
+_THOUGHTS: Final = frozenset({"text", "inline_data", "inlineData"})
+"""The fields of which a thought has one: Gemini refuses a part without data."""
+PLACEHOLDER: Final = b64encode(b"skip_thought_signature_validator").decode()
 """The documented signature of a call that another model made: newer models refuse a call of the current turn without
 one."""
 
 
 def signature_of(fields: Block) -> str | None:
     """Return Gemini's thought signature of a part or of the `extra` of a call."""
-    for name in _SIGNATURES:
+    for name in SIGNATURES:
         if isinstance(fields.get(name), str):
             return str(fields[name])
     inner = fields.get("google") if "google" in fields else fields.get("extra_content")
@@ -30,7 +38,7 @@ def signature_of(fields: Block) -> str | None:
 
 def unsigned(fields: Block) -> Block:
     """Return a part or the `extra` of a call without its thought signature."""
-    names = (*_SIGNATURES, "google", "extra_content")
+    names = (*SIGNATURES, "google", "extra_content")
     return {name: value for name, value in fields.items() if name not in names}
 
 
@@ -42,7 +50,9 @@ def _part(block: Block) -> Part | None:
         if isinstance(body := block.get(name), dict):
             kind = body.get("mime_type") or body.get("mimeType")
             url = body.get("file_uri") or body.get("fileUri")
-            return media(block, kind, data=body.get("data"), url=url, name=body.get("display_name"))
+            where = {"file" if str(url).startswith(_FILES) else "url": url}
+            title = body.get("display_name") or body.get("displayName")
+            return media(block, kind, data=body.get("data"), name=title, issuer="gemini", **where)
     for name in ("function_call", "functionCall"):
         if isinstance(body := block.get(name), dict):
             signature = signature_of(block)
@@ -51,7 +61,7 @@ def _part(block: Block) -> Part | None:
     for name in ("function_response", "functionResponse"):
         if isinstance(body := block.get(name), dict):
             return _response(body, block)
-    if any(name in block for name in _NATIVE):
+    if any(isinstance(block.get(name), dict) for name in _NATIVE):
         return Native("gemini", block)
     return None
 
@@ -69,7 +79,15 @@ def _response(body: Block, block: Block) -> Result:
         content = content["error"]
     if isinstance(content, dict) and content.keys() == {"result"} and isinstance(content["result"], str):
         content = content["result"]
+    content = _with_media(content, body.get("parts"))
     return Result(_name(body, "id") or None, _name(body, "name") or None, content, failed, block)
+
+
+def _with_media(content: Any, media: Any) -> Any:
+    """Return the content of a response together with its pictures and files."""
+    if not isinstance(media, list):
+        return content
+    return [*([{"type": "text", "text": as_text(content)}] if content else []), *media]
 
 
 def _name(body: Block, name: str) -> str:
@@ -90,14 +108,22 @@ def _written_text(part: Text, _: Note) -> Block | None:
 def _written_media(part: Media, _: Note) -> Block | None:
     kind = full_type(part)
     named = {"mime_type": kind} if kind else {}
-    if part.data and named:
+    if kind and not (kind in _READ or kind.startswith(("audio/", "video/", "text/"))):
+        return None
+    if part.data and kind and not is_text(kind):
         written = {"inline_data": {**named, "data": part.data}}
-    elif part.url:
+    elif part.file and part.issuer == "gemini":
+        written = {"file_data": {"file_uri": part.file, **named}}
+    elif part.url and (is_web(part.url) or part.url.startswith("gs://")):
         written = {"file_data": {"file_uri": part.url, **named}}
     else:
         return None
     block = part.block or {}
     return _signed(written | {name: block[name] for name in _KEPT if name in block}, block)
+
+
+def _written_thinking(part: Thinking, _: Note) -> Block | None:
+    return part.block if part.issuer == "gemini" and part.block and not _THOUGHTS.isdisjoint(part.block) else None
 
 
 def _written_call(part: Call, _: Note) -> Block:
@@ -106,6 +132,11 @@ def _written_call(part: Call, _: Note) -> Block:
 
 def _written_result(part: Result, note: Note) -> Block:
     content = part.content
+    for name in ("function_response", "functionResponse"):
+        own = part.block.get(name) if part.block else None
+        if isinstance(own, dict) and isinstance(own.get("response"), dict) and isinstance(own.get("parts"), list):
+            response = {"response": own["response"], "parts": own["parts"]}
+            return {"function_response": {"name": part.name, **response}}
     if not isinstance(content, dict) or (part.failed and not has_error(content)):
         content = {"error" if part.failed else "result": plain_result(part, note)}
     return {"function_response": {"name": part.name, "response": content}}
@@ -126,7 +157,7 @@ def render(entries: Sequence[Entry]) -> list[Block]:
         blocks = GEMINI.write(parts, role if role == "user" else "assistant", entry.note)
         first = next((block for block in blocks if "function_call" in block), None)
         if first is not None and "thought_signature" not in first:
-            first["thought_signature"] = _PLACEHOLDER
+            first["thought_signature"] = PLACEHOLDER
         # All results of a message are one content, and a call has to follow a user's content.
         if contents and contents[-1]["role"] == role and (is_result or is_model):
             contents[-1]["parts"] += blocks
@@ -144,7 +175,7 @@ GEMINI: Final = Form(
         Media: _written_media,
         Call: _written_call,
         Result: _written_result,
-        Thinking: lambda part, _: part.block if part.issuer == "gemini" else None,
+        Thinking: _written_thinking,
         Refusal: left_out,
         Source: left_out,
         Native: own("gemini"),
@@ -177,4 +208,24 @@ def _with_signature(call: Call, rest: Block) -> Call:
     return call if signature is None else replace(call, extra=call.extra | {"thought_signature": signature})
 
 
+def _attach(rest: Any, results: list[Result]) -> list[Result]:
+    """Give results the pictures and files of the event that they are from."""
+    content = rest.get("content")
+    layout = content.get("parts") if isinstance(content, dict) else None
+    bodies = [each.get("function_response") for each in layout or () if isinstance(each, dict)]
+    if len(bodies) != len(results):
+        return results
+    return [
+        replace(
+            result,
+            content=_with_media(result.content, body["parts"]),
+            block={"function_response": {"response": result.content, **body}},
+        )
+        if isinstance(body, dict) and isinstance(body.get("parts"), list)
+        else result
+        for result, body in zip(results, bodies, strict=True)
+    ]
+
+
 ARRANGED["google_adk"] = _arrange
+ATTACHED["google_adk"] = _attach

@@ -13,10 +13,15 @@ _AUDIO: Final = {"audio/wav": "wav", "audio/mpeg": "mp3"}
 _ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
 
 
-def _image(block: Block) -> Media | None:
-    image = block.get("image_url")
-    url = image.get("url") if isinstance(image, dict) else image
-    return media(block, "image/", url=url, file=block.get("file_id"), issuer="openai")
+_LINKED: Final = {"image_url": "image/", "video_url": "video/", "audio_url": "audio/", "document_url": PDF}
+"""Attachments by URL, in the form of OpenAI or of compatible servers."""
+
+
+def _linked(block: Block) -> Media | None:
+    kind = "image_url" if block["type"] == "input_image" else block["type"]
+    value = block.get(kind)
+    url = value.get("url") if isinstance(value, dict) else value
+    return media(block, _LINKED[kind], url=url, file=block.get("file_id"), issuer="openai")
 
 
 def _audio(block: Block) -> Media | None:
@@ -28,8 +33,11 @@ def _file(block: Block) -> Media | None:
     file = block.get("file") if block["type"] == "file" else block
     if not isinstance(file, dict):
         return None
-    url = file.get("file_data") or file.get("file_url")
-    return media(block, PDF, url=url, name=file.get("filename"), file=file.get("file_id"), issuer="openai")
+    data, url = file.get("file_data"), file.get("file_url")
+    if isinstance(data, str) and data[:5].lower() == "data:":
+        data, url = None, data
+    name, id = file.get("filename"), file.get("file_id")
+    return media(block, PDF, data=data, url=url, name=name, file=id, issuer="openai")
 
 
 def _nested_call(block: Block) -> Call | None:
@@ -91,17 +99,18 @@ def render(entries: Sequence[Entry]) -> list[Block]:
 
 
 def _message(entry: Entry) -> Block:
-    parts, calls, thinking = entry.parts, [], ""
+    parts, calls, thinking = entry.parts, [], {}
     role = "system" if entry.role == "developer" else entry.role
     if role == "assistant" and not (len(parts) == 1 and type(parts[0]) is Text):
         calls = [written_call(part) for part in parts if type(part) is Call]
         own = [part for part in parts if type(part) is Thinking and part.issuer == "openai"]
-        thinking = "\n\n".join(part.text for part in own)
+        if text := "\n\n".join(part.text for part in own if not part.block):
+            thinking["reasoning_content"] = text
+        thinking |= {name: value for part in own if part.block for name, value in part.block.items()}
         parts = [part for part in parts if type(part) is not Call and part not in own]
     content = written(OPENAI, parts, role, entry.note)
     message: Block = {"role": entry.role, "content": content or (None if calls and entry.message.content != "" else "")}
-    if thinking:
-        message["reasoning_content"] = thinking
+    message |= thinking
     if calls:
         message["tool_calls"] = calls
     if entry.name:
@@ -112,8 +121,7 @@ def _message(entry: Entry) -> Block:
 OPENAI: Final = Form(
     "openai",
     {
-        "image_url": _image,
-        "input_image": _image,
+        **dict.fromkeys((*_LINKED, "input_image"), _linked),
         "input_audio": _audio,
         "file": _file,
         "input_file": _file,

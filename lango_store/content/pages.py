@@ -16,11 +16,13 @@ _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S", re.IGNORECASE)
 
 
 def _file(block: Block) -> Media | None:
-    if not isinstance(kind := block.get("mediaType") or block.get("mimeType"), str):
-        return None
-    url, data = block.get("url"), block.get("data")
+    kind, url, data = block.get("mediaType") or block.get("mimeType"), block.get("url"), block.get("data")
     if isinstance(data, str) and data.startswith(("http://", "https://", "data:")):
         url, data = data, None
+    if not isinstance(kind, str):
+        if not isinstance(url, str) or not url.startswith("data:"):
+            return None
+        kind = ""  # the URI has the type
     return media(block, kind.replace("*", ""), data=data, url=url, name=block.get("filename"))
 
 
@@ -63,12 +65,19 @@ def _written_file(part: Media, _: Note) -> Block | None:
     return {"type": "file", "mediaType": kind, "url": part.uri, **named}
 
 
+_DOCUMENT: Final = {"sourceId": "", "mediaType": "application/octet-stream", "title": ""}
+"""The fields without which the AI SDK refuses a page with a `source-document`."""
+
+
 def _written_source(part: Source, _: Note) -> Block:
-    id = part.block.get("sourceId") if part.block else None
+    block = part.block or {}
+    valid = {
+        name: value for name, value in block.items() if isinstance(value, dict if name == "providerMetadata" else str)
+    }
+    if valid.get("type") == "source-document":
+        return _DOCUMENT | valid
     titled = {"title": part.title} if part.title else {}
-    if part.block and part.block.get("type") == "source-document":
-        return part.block
-    return {"type": "source-url", "sourceId": id or part.url or "", "url": part.url or "", **titled}
+    return {"type": "source-url", "sourceId": valid.get("sourceId") or part.url or "", "url": part.url or "", **titled}
 
 
 def tool_part(call: Call, id: str | None = None) -> Block:

@@ -1,12 +1,13 @@
 """Read contents and messages into parts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from lango_store.content.form import ARRANGED, READERS, Form, Note, ignore, in_words
-from lango_store.content.parts import Block, Call, Native, Part, Result, Text, Thinking
+from lango_store.content.form import ARRANGED, ATTACHED, READERS, Form, Note, ignore, in_words
+from lango_store.content.media import media
+from lango_store.content.parts import Block, Call, Native, Part, Refusal, Result, Text, Thinking
 from lango_store.content.text import as_text, sound, text_in, text_of
 
 
@@ -74,7 +75,7 @@ def _blocks(content: list[Any], is_data: bool) -> list[Part] | None:
             return None
         if part is None:
             is_typed = is_typed and isinstance(block.get("type"), str)
-            parts.append(_unknown(block))
+            parts.append(_unknown(block, is_data))
             continue
         is_known = True
         if type(part) is tuple:
@@ -97,8 +98,10 @@ def _part(block: Block) -> Part | tuple[Part, ...] | None:
     return None
 
 
-def _unknown(block: Block) -> Native:
+def _unknown(block: Block, is_data: bool) -> Native:
     text = block.get("text")
+    if is_data and not isinstance(block.get("type"), str):  # data among the pictures of a tool's output
+        text = json.dumps(block, ensure_ascii=False)
     return Native("", block, Text(text) if isinstance(text, str) else None)
 
 
@@ -122,8 +125,9 @@ def parts(message: Readable, note: Note | None = None) -> list[Part]:
     found: list[Part] = read(content) if type(content) is not str else [Text(content)] if content else []
     calls: Sequence[_ToolCall] = message.tool_calls
     if message.extra:
-        if thinking := reasoning(message):
+        if thinking := reasoning(message, note):
             found.insert(0, thinking)
+        found += _outside(message, found, note)
         for name in message.extra:
             if (arrange := ARRANGED.get(name)) is not None:
                 rest = message.extra[name] if note is None else sound(message.extra[name], note)
@@ -165,6 +169,9 @@ def _results(message: Readable, content: Any, note: Note | None) -> list[Part]:
     if message.extra or type(content) is dict:
         failed = message.failed
     outputs = [output_of(call, note, failed=failed) for call in calls if call.answered] if calls else []
+    for adapter in ATTACHED if outputs else ():
+        if isinstance(rest := message.extra.get(adapter), Mapping):
+            outputs = ATTACHED[adapter](rest if note is None else sound(rest, note), outputs)
     if outputs and not (id and all(output.id != id for output in outputs)):
         return [*outputs]
     inner = read(content, is_data=True) if type(content) is list else []
@@ -223,15 +230,48 @@ def _position(part: Call, calls: Mapping[int, Call]) -> int | None:
     return next((at for at in same if calls[at].name == part.name), next(iter(same or named), None))
 
 
-def reasoning(message: Readable) -> Thinking | None:
-    """Return the reasoning that DeepSeek and other compatible servers put beside the content, and demand back."""
-    for fields in (message.extra, *(each for each in message.extra.values() if isinstance(each, Mapping))):
-        for name in ("reasoning_content", "additional_kwargs"):
-            value = fields.get(name)
-            text = value.get("reasoning_content") if isinstance(value, Mapping) else value
-            if isinstance(text, str) and text:
-                return Thinking(text, None, "openai")
+def reasoning(message: Readable, note: Note | None = None) -> Thinking | None:
+    """Return the reasoning that compatible servers add to the content.
+
+    Some demand back what they have written: DeepSeek `reasoning_content`, and OpenRouter `reasoning_details`, which the
+    block of the part has.
+    """
+    for fields in _fields(message):
+        own, details = fields.get("reasoning_content"), fields.get("reasoning_details")
+        block = {"reasoning_details": details} if isinstance(details, list) and details else None
+        texts = [own, fields.get("reasoning"), fields.get("thinking")]
+        text = next((each for each in texts if isinstance(each, str) and each), "")
+        if text or block:
+            text, block = (text, block) if note is None else sound([text, block], note)
+            return Thinking(text, None, "openai" if text == own or block else None, block)
     return None
+
+
+def _fields(message: Readable) -> Iterator[Mapping[str, Any]]:
+    """Yield the fields that a provider adds to the content; adapters store them one level deeper."""
+    for fields in (message.extra, *(each for each in message.extra.values() if isinstance(each, Mapping))):
+        if fields is message.extra or "reasoning_content" in fields:
+            yield fields if fields is message.extra else {"reasoning_content": fields["reasoning_content"]}
+        if isinstance(kwargs := fields.get("additional_kwargs"), Mapping):
+            yield kwargs
+
+
+def _outside(message: Readable, found: Sequence[Part], note: Note | None) -> list[Part]:
+    """Return the parts that OpenAI and Ollama write outside the content."""
+    role, extra = message.role.canonical, message.extra
+    if role == "user" and isinstance(images := extra.get("images"), list):
+        return [part for image in images if (part := media({}, "image/", data=image)).data]
+    if role != "assistant" or found or message.tool_calls:
+        return []
+    if isinstance(call := extra.get("function_call"), Mapping):
+        name, arguments = sound([call.get("name"), call.get("arguments")], note or ignore)
+        return [Call("", str(name or ""), arguments, position=0)]
+    refusals = [fields["refusal"] for fields in _fields(message) if isinstance(fields.get("refusal"), str)]
+    if refusals:
+        return [Refusal(sound(refusals[0], note or ignore))]
+    audio = extra.get("audio")
+    words = audio.get("transcript") if isinstance(audio, Mapping) else None
+    return [Text(sound(words, note or ignore))] if isinstance(words, str) else []
 
 
 def written_result(form: Form, result: Result, note: Note, role: str = "tool") -> str | list[Block]:

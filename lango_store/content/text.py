@@ -25,7 +25,7 @@ def text_of(content: Any) -> str | None:
 
 
 def as_text(output: Any) -> str:
-    """Return the output of a tool as text for a model: text and text blocks as they are, anything else as JSON."""
+    """Return the output of a tool as text for a model: text and text blocks unchanged, anything else as JSON."""
     text = text_of(output)
     return json.dumps(output, ensure_ascii=False) if text is None else text
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole
 from lango_store.content import FORMS, Entry, Text, ignore, plain
+from lango_store.content.openai_responses import paired
 from lango_store.content.reading import reasoning
 from lango_store.content.text import sound
 from lango_store.window import thinking
@@ -31,8 +32,11 @@ _RULES: Final = {
     "anthropic": Rules(re.compile(r"[a-zA-Z0-9_-]{1,64}"), _NAME),
     "gemini": Rules(None, re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")),
 }
+_MISTRAL: Final = Rules(re.compile("[a-zA-Z0-9]{9}"), _NAME)
 _TEXT_ROLES: Final = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SYSTEM, MessageRole.DEVELOPER)
 _PARTICIPANT: Final = re.compile(r"[^\s<|\\/>\ud800-\udfff]{1,64}")
+_TALKS: Final = frozenset({"interrupted", "images"})
+"""Fields of `extra` that change the prompt of a text."""
 _FIRST: Final = "(The conversation begins with the assistant.)"
 
 
@@ -118,12 +122,14 @@ def prompt(
         raise ValueError(f"nested=False is a form of the format 'openai': leave it out with {format!r}")
     if system is not None:
         messages = [Message.system(system), *messages]
-    if format == "openai" and (texts := _texts(messages)) is not None:
-        is_plain = model is None and provider is None and system is None and tools is None
+    is_unknown = model is None and provider is None
+    continues = is_unknown or Target(format, model, provider).continues
+    if format == "openai" and continues and (texts := _texts(messages)) is not None:
+        is_plain = is_unknown and system is None and tools is None
         return Prompt(texts) if is_plain else _described(Prompt(texts), model, provider, system, tools)
     form, target = FORMS[format], Target(format, model, provider)
-    rules = _RULES[format] if nested else None
-    repairer = Repairer(form, rules, recorded, close=unanswered == "close", target=target)
+    rules = _MISTRAL if target.is_mistral else _RULES[format]
+    repairer = Repairer(form, rules if nested else None, recorded, close=unanswered == "close", target=target)
     repaired = repairer.repaired(messages)
     result = _described(Prompt(), model, provider, system, tools)
     if format in ("anthropic", "gemini"):
@@ -150,11 +156,15 @@ def prompt(
             prefix = (result.system, result.tools)
             thinking.leave_out_unbound(result, repaired, target, prefix, is_intact, repairer.explain)
         else:
+            if format == "openai-responses":
+                repaired = paired(repaired, close=unanswered == "close")
             result += form.render(repaired)
-    if target.echoes:
+    if target.echoes or target.signs:
         for message in result:
-            if message.get("tool_calls"):
+            if (calls := message.get("tool_calls")) and target.echoes:
                 message.setdefault("reasoning_content", thinking.ECHO)
+            elif calls and nested:
+                thinking.sign(calls)
     result.repairs = sorted(repairer.repairs, key=lambda repair: repair.seq)
     return result
 
@@ -180,7 +190,7 @@ def _texts(messages: Sequence[Message]) -> list[dict[str, Any]] | None:
                 return None
             if message.tool_calls or message.tool_call_id or message.name:
                 return None
-            if message.extra and ("interrupted" in message.extra or reasoning(message)):
+            if message.extra and (not _TALKS.isdisjoint(message.extra) or reasoning(message)):
                 return None
             if not content.isascii():
                 content.encode("utf-16")  # the fastest way to find halves of surrogate pairs

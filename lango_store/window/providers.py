@@ -6,6 +6,8 @@ Sources, read on 28 November 2026:
 - Claude, answers at the end: platform.claude.com/docs/en/about-claude/models/whats-new-claude-4-6.
 - Gemini: ai.google.dev/gemini-api/docs/thought-signatures.
 - OpenAI: platform.openai.com/docs/guides/reasoning. xAI and Azure seal with other keys: openai/codex#17541.
+- Gemini in OpenAI's format: ai.google.dev/gemini-api/docs/openai. Claude: lobehub/lobehub#16916.
+- Mistral, ids: langchain-ai/langchain#24668. Order of roles: NousResearch/hermes-agent#20154, microsoft/autogen#5044.
 - DeepSeek: api-docs.deepseek.com/guides/thinking_mode, NousResearch/hermes-agent#15353. Kimi: charmbracelet/crush#2696.
 """
 
@@ -27,8 +29,11 @@ _ALIASES: Final = {
     **dict.fromkeys(("moonshotai", "kimi"), "moonshot"),
     **dict.fromkeys(("azure_openai", "azure_ai", "azure-openai"), "azure"),
     **dict.fromkeys(("x_ai", "x-ai", "grok"), "xai"),
+    **dict.fromkeys(("mistralai", "mistral_ai"), "mistral"),
 }
 _ECHOES: Final = frozenset({"deepseek", "moonshot"})
+_CLAUDES: Final = frozenset({"anthropic", "bedrock", "vertex", "azure"})
+_MISTRAL: Final = re.compile("(mis|minis|magis|devs|codes|vox)tral|pixtral")
 _CLAUDE: Final = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d)(?!\d))?")
 _NEWEST: Final = (99, 0)
 _BINDS: Final = (5, 1)
@@ -61,7 +66,17 @@ class Target:
     @property
     def continues(self) -> bool:
         """True if the model continues an answer at the end of a request, rather than refusing the request."""
-        return self.format != "anthropic" or self._claude(self.model) < _NO_PREFILL
+        return self._claude(self.model) < _NO_PREFILL and not self.is_mistral
+
+    @property
+    def is_mistral(self) -> bool:
+        """True for a model of Mistral, which has special rules for ids and for the order of roles."""
+        return self.format == "openai" and (self.name == "mistral" or bool(_MISTRAL.search(self.model or "")))
+
+    @property
+    def signs(self) -> bool:
+        """True for Gemini in the format of OpenAI, where calls have their thought signatures in `extra_content`."""
+        return self.format == "openai" and self.name in ("google", "vertex")
 
     @property
     def echoes(self) -> bool:
@@ -72,7 +87,7 @@ class Target:
         """Return the version of a Claude model, (0, 0) for another model; an unknown one counts as the newest."""
         if match := _CLAUDE.search(model or ""):
             return int(match[1]), int(match[2] or 0)
-        return _NEWEST if self.format == "anthropic" and self.name == "anthropic" else (0, 0)
+        return _NEWEST if self.format == "anthropic" and not model and self.name in _CLAUDES else (0, 0)
 
 
 def _usual(provider: str | None) -> str | None:

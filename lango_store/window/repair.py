@@ -5,6 +5,7 @@ a call. Messages are repaired in their order, and a repair depends only on the m
 the calls, so that the prompt of the next call begins with the prompt of this one.
 """
 
+import itertools
 import json
 import re
 from collections import defaultdict
@@ -46,6 +47,7 @@ INSTRUCTIONS: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 UNFINISHED: Final = "The tool did not finish: its result is unknown."
 _ANY: Final = re.compile(r".+", re.DOTALL)
 _INTERRUPTED: Final = "(The answer was interrupted.)"
+_BRIDGED: Final = "an answer was added, since the model refuses a user message after a result"
 _CONTINUE: Final = "(Continue.)"
 _EMPTY: Final = "(The message was empty.)"
 
@@ -58,6 +60,36 @@ RepairKind = Literal[
 
 class Repair(Value):
     """A difference between the log and the prompt that makes a provider accept the prompt.
+
+    What a log can have, who refuses it, and what the prompt has instead. "All" are OpenAI, Anthropic and Gemini:
+
+    - A call without a result (all): a result that says that the tool did not finish.
+    - A result without a call (all): nothing.
+    - Several results of a call (all): the result that was stored first.
+    - A message between a call and its result (all): the result directly after its call.
+    - An empty message, or only white space (Anthropic, Gemini, some models of OpenAI): nothing; if no other message
+      remains, a user message that says so.
+    - A repeated, empty, long or unusual id of a call (OpenAI, Anthropic): an id such as `call_7_0` in the call and in
+      the result.
+    - A name of a tool with other characters than letters, digits, `_` and `-`, or none (OpenAI, Anthropic, some models
+      of Gemini): `_` instead of each of them, or `unknown`.
+    - Arguments that are not a JSON object (Anthropic, Gemini, other servers with OpenAI's API): an object that has them
+      as the field `arguments`.
+    - An assistant message as the first one (Anthropic, some models of Gemini): for both, a user message before it.
+    - An answer at the end that ends with white space (Anthropic): for Anthropic, answers without it.
+    - An answer at the end (Claude since 4.6, Mistral, some models of Gemini): for Anthropic, unless `model` is an older
+      one, and for Claude and Mistral in OpenAI's format, a user message after it.
+    - Thinking without a signature, or of another provider (all): nothing.
+    - Thinking whose prefix has changed (Claude since 5.1): nothing.
+    - Calls of another model without a thought signature (Gemini since 3): the placeholder of Gemini's documentation.
+    - Calls of another model without reasoning (DeepSeek, Kimi): for these providers, an empty reasoning.
+    - A user message after a result (Mistral): for Mistral, an answer between both.
+    - More than four marks for the cache, also of instructions and tools (Anthropic): for Anthropic, the last four.
+    - A content that is not text or blocks, or blocks of another provider (all): JSON text, or the form of the format.
+    - Calls of a message that is not the assistant's (all): nothing.
+    - An interrupted answer that no user message follows (none): a user message that says so.
+
+    User messages and answers with a content are never left out.
 
     Attributes:
         seq: The `seq` of the message in the log; for a message that was added, that of the message before it, or 0.
@@ -120,7 +152,7 @@ def close_calls(messages: Sequence[Message], *, recorded: Recorded = NOTHING_REC
             and order. Default: none.
 
     Returns:
-        The messages without records. An output in `tool_calls` becomes a message of its own.
+        The messages without records. An output in `tool_calls` becomes a separate message.
     """
     repairer = Repairer(None, None, recorded)
     return list(map(as_message, repairer.paired(repairer.entries(messages))))
@@ -130,7 +162,7 @@ class Repairer:
     """Repairs a list of messages, and notes what it changed.
 
     Args:
-        form: The form of the prompt; None for messages, which stay as they are.
+        form: The form of the prompt; None for messages, which are not changed.
         rules: The ids and names that the format admits; None to leave ids, names and arguments as they are.
         recorded: The calls of results that are known, see `Recorded`.
         close: If calls without a result get one, and interrupted answers are followed by a user message.
@@ -325,7 +357,7 @@ class Repairer:
         for position, call in enumerate(calls):
             changes: dict[str, Any] = {}
             if call.id in self._ids or not (rules.ids or _ANY).fullmatch(call.id):
-                changes["id"] = self._new_id(f"call_{message.seq}_{position}")
+                changes["id"] = self._new_id(message.seq, position, rules)
                 if rules.ids is not None:
                     self.note(message, "id", f"id {call.id!r} of a call is {changes['id']!r}")
             if not rules.names.fullmatch(call.name):
@@ -340,16 +372,24 @@ class Repairer:
             self._ids.add(valid[-1].id)
         return valid
 
-    def _new_id(self, wanted: str) -> str:
-        while wanted in self._ids:
-            wanted += "_"
-        return wanted
+    def _new_id(self, seq: int, position: int, rules: Rules) -> str:
+        wanted = f"call_{seq}_{position}"
+        if (rules.ids or _ANY).fullmatch(wanted):
+            while wanted in self._ids:
+                wanted += "_"
+            return wanted
+        numbers = itertools.count(seq * 100 + position)  # an id with a fixed length
+        return next(id for number in numbers if (id := f"{number:09}"[-9:]) not in self._ids)
 
     def _with_notes(self, entries: Sequence[Entry]) -> list[Entry]:
         noted: list[Entry] = []
         continues = self._target is None or self._target.continues
+        bridges = self._target is not None and self._target.is_mistral
         for position, entry in enumerate(entries, 1):
             noted.append(entry)
+            if bridges and entry.role == "tool" and position < len(entries) and entries[position].role == "user":
+                self.note(entry.message or entries[position].message, "interrupted answer", _BRIDGED)
+                noted.append(Entry(None, "assistant", [Text(_INTERRUPTED)], entry.note))
             if entry.role != "assistant" or (continues and not entry.message.extra) or entry.calls:
                 continue
             following = entries[position] if position < len(entries) else None
@@ -357,16 +397,16 @@ class Repairer:
             if is_interrupted and (following is None or following.role != "user"):
                 self.note(entry.message, "interrupted answer", "a user message says that the answer was interrupted")
                 noted.append(Entry(None, "user", [Text(_INTERRUPTED)], entry.note))
-            elif not continues and _is_last(entry, following):
+            elif not continues and _is_last(entry, following, self._form):
                 self.note(entry.message, "last answer", "a user message was added, since the model refuses an answer")
                 noted.append(Entry(None, "user", [Text(_CONTINUE)], entry.note))
         return noted
 
 
-def _is_last(answer: Entry, following: Entry | None) -> bool:
+def _is_last(answer: Entry, following: Entry | None, form: Form | None) -> bool:
     """Return True if an answer is, or was, the last message of a request, and no tool of the provider is running."""
     part = answer.parts[-1]
-    runs = isinstance(part, Native) and isinstance(part.like, Call)
+    runs = isinstance(part, Native) and isinstance(part.like, Call) and form is not None and part.form == form.name
     is_end = following is None or (following.role == "assistant" and following.message.request is not None)
     return is_end and not runs
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lango_store._values.model import Message
 from lango_store.content import Call, Entry, Media, Native, Part, Text, Thinking
-from lango_store.content.gemini import signature_of, unsigned
+from lango_store.content.gemini import PLACEHOLDER, SIGNATURES, signature_of, unsigned
 from lango_store.window.providers import Target
 
 Block = dict[str, Any]
@@ -37,12 +37,27 @@ _UNKNOWN: Final = (
 _MISSING: Final = "thinking is left out, since the thinking before it is missing"
 
 
+def sign(calls: Sequence[Block]) -> None:
+    """Give calls of OpenAI's format the thought signatures that Gemini demands, in the field `extra_content`."""
+    for number, call in enumerate(calls):
+        signature = signature_of(call) or (None if number or "extra_content" in call else PLACEHOLDER)
+        for name in SIGNATURES:
+            call.pop(name, None)
+        if signature is not None:
+            call["extra_content"] = {"google": {"thought_signature": signature}}
+
+
 def without_foreign(entries: Iterable[Entry], target: Target, explain: Explain) -> None:
     """Leave out sealed parts that another provider made."""
-    kinds = (Thinking, Native, Call, Text, Media) if target.format == "gemini" else (Thinking, Native)
+    kinds = {"gemini": (Thinking, Native, Call, Text, Media), "openai": (Thinking, Native, Call)}
+    sealed = kinds.get(target.format, (Thinking, Native))
     for entry in entries:
         if entry.role == "assistant" and [
-            part for part in entry.parts if type(part) in kinds and (type(part) is not Text or part.block)
+            part
+            for part in entry.parts
+            if type(part) in sealed
+            and (type(part) is not Text or part.block)
+            and (type(part) is not Call or part.extra)
         ]:
             entry.parts = [own for part in entry.parts for own in _own(part, entry.message, target, explain)]
 
@@ -53,7 +68,9 @@ def _own(part: Part, message: Message, target: Target, explain: Explain) -> Iter
         yield part
         return
     kind = "a signature" if isinstance(part, Call | Text | Media) else "thinking"
-    if isinstance(part, Native):
+    if isinstance(part, Native) and form == "gemini":
+        yield replace(part, block=unsigned(part.block))
+    elif isinstance(part, Native):
         kind = "a block"
         if isinstance(part.like, Text):
             yield Text(part.like.text)
@@ -70,10 +87,13 @@ def _form_of(part: Part, target: Target) -> str | None:
     if isinstance(part, Thinking):
         form = part.issuer
     elif isinstance(part, Native):
-        form = None if part.form == "gemini" else part.form  # code and its output, which are not sealed
+        form = part.form if part.form != "gemini" or signature_of(part.block) else None  # code is often not sealed
     elif target.format == "gemini" and isinstance(part, Call | Text | Media):
         fields = part.extra if isinstance(part, Call) else part.block
         form = "gemini" if fields and signature_of(fields) else None
+    elif target.format == "openai" and isinstance(part, Call) and signature_of(part.extra):
+        # Without `provider`, the server may be the one that has written `extra_content`.
+        return None if target.provider is None and "extra_content" in part.extra else "gemini"
     return form if form == target.format else None
 
 

@@ -28,10 +28,10 @@ CALLS: Final = [
     )
 ]
 PROMPTS: Final = {
-    "openai": (2, 198),
-    "openai-responses": (145, 235),
-    "anthropic": (154, 274),
-    "gemini": (207, 317),
+    "openai": (2, 211),
+    "openai-responses": (151, 241),
+    "anthropic": (157, 277),
+    "gemini": (212, 292),
 }
 """The numbers for 20 texts, and for 20 messages with five calls of tools."""
 

@@ -131,7 +131,7 @@ EXPRESSED: Final = {
 }
 """The parts that a form expresses, whatever form it was written in."""
 
-CELLS: Final = [(source, kind, target) for source, blocks in BLOCKS.items() for kind in blocks for target in FORMS]
+CELLS: Final = [(source, kind) for source, blocks in BLOCKS.items() for kind in blocks]
 
 
 def said(part: Any) -> Any:
@@ -151,33 +151,50 @@ def said(part: Any) -> Any:
     return part
 
 
-@pytest.mark.parametrize(("source", "kind", "target"), CELLS)
-def test_part_of_each_form_is_equal_in_each_other_form_or_named(source: str, kind: str, target: str) -> None:
-    form, notes = FORMS[target], list[str]()
+@pytest.mark.parametrize(("source", "kind"), CELLS)
+def test_part_of_each_form_is_equal_in_each_other_form_or_named(source: str, kind: str) -> None:
     found = read([BLOCKS[source][kind]])
     assert found
     assert not any(isinstance(part, Native) and not part.form for part in found)
-    is_users = isinstance(found[0], Media | Result) and target not in ("gemini", "adk", "aisdk")
-    role = "assistant" if kind in ("refusal", "source") or not is_users else "user"
-    written = form.write(found, role, notes.append)
-    again = [said(part) for part in read(written)]
     wanted = [said(part) for part in found]
-    if kind in EXPRESSED[target]:
-        assert all(part in again for part in wanted)
-        assert notes == []
-    elif isinstance(found[0], Call | Result | Thinking) and target in ("openai", "agui", "pydantic-ai"):
-        text = found[0].text if isinstance(found[0], Thinking) else "c1"
-        assert notes or text in json.dumps(written)  # these forms have such parts beside the content
-    else:
-        assert notes or all(part in again for part in wanted)
+    for target, form in FORMS.items():
+        notes: list[str] = []
+        is_users = isinstance(found[0], Media | Result) and target not in ("gemini", "adk", "aisdk")
+        role = "assistant" if kind in ("refusal", "source") or not is_users else "user"
+        written = form.write(found, role, notes.append)
+        again = [said(part) for part in read(written)]
+        if kind in EXPRESSED[target]:
+            assert all(part in again for part in wanted), target
+            assert notes == [], target
+        elif isinstance(found[0], Call | Result | Thinking) and target in ("openai", "agui", "pydantic-ai"):
+            text = found[0].text if isinstance(found[0], Thinking) else "c1"
+            assert notes or text in json.dumps(written), target  # these forms have such parts outside the content
+        else:
+            assert notes or all(part in again for part in wanted), target
 
 
-@pytest.mark.parametrize("source", ["openai-responses", "anthropic", "gemini"])
-@pytest.mark.parametrize("kind", ["signed thinking", "native"])
-def test_block_that_only_its_provider_reads_goes_back_to_it_unchanged(source: str, kind: str) -> None:
-    block = BLOCKS[source].get(kind)
-    if block is None:
-        block = {"text": "t", "thought": True, "thought_signature": "c2ln"}
+NATIVE: Final[dict[str, dict[str, dict[str, Any]]]] = {
+    "openai-responses": {"native": {"type": "tool_search_output", "call_id": "c1", "tools": []}},
+    "anthropic": {"native": {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}},
+    "gemini": {
+        "signed thinking": {"text": "t", "thought": True, "thought_signature": "c2ln"},
+        "native": {"tool_call": {"id": "t1", "tool_type": "FILE_SEARCH", "args": {}}, "thought_signature": "c2ln"},
+    },
+}
+"""More blocks that only their provider reads."""
+
+
+OWN: Final = [
+    pytest.param(source, blocks[source][kind], id=f"{source}-{kind}")
+    for blocks in (BLOCKS, NATIVE)
+    for source in NATIVE
+    for kind in ("signed thinking", "native")
+    if kind in blocks[source]
+]
+
+
+@pytest.mark.parametrize(("source", "block"), OWN)
+def test_block_that_only_its_provider_reads_goes_back_to_it_unchanged(source: str, block: Any) -> None:
     for target, form in FORMS.items():
         notes: list[str] = []
         written = form.write(read([block]), "assistant", notes.append)
@@ -186,6 +203,136 @@ def test_block_that_only_its_provider_reads_goes_back_to_it_unchanged(source: st
         elif target in FORMATS:
             assert written == []
             assert notes
+
+
+def file(kind: str, url: str) -> dict[str, Any]:
+    """Return an attachment as a page of the AI SDK sends it."""
+    return {"type": "file", "mediaType": kind, "url": url}
+
+
+def linked(kind: str, url: str) -> dict[str, Any]:
+    """Return an attachment by URL in the form of servers that are compatible with OpenAI."""
+    return {"type": kind, kind: {"url": url}}
+
+
+FILES: Final = "https://generativelanguage.googleapis.com/v1beta/files/a"
+ALL: Final = frozenset(FORMATS)
+ATTACHMENTS: Final[list[tuple[dict[str, Any], str, frozenset[str] | set[str]]]] = [
+    (file("text/plain", "data:text/plain,two%20tides"), '"two tides"', ALL),
+    (file("text/csv", "data:text/csv;base64,YSxi"), '"a,b"', ALL),
+    (file("application/json", "data:application/json;base64,WzddCg=="), r'"[7]\n"', ALL),
+    (file("image/svg+xml", "data:image/svg+xml;utf8,<svg/>"), '"<svg/>"', ALL),
+    (file("image/png", f"data:image/PNG;BASE64,{PNG}"), PNG, ALL),
+    (file("image/png", "data:image/png;base64,iVBORw0KGgo%3D"), PNG, ALL),
+    (file("image/png", "data:image/png;base64,/9j/4A=="), "image/jpeg", ALL),
+    (file("application/octet-stream", "data:;base64,R0lGODlhAQ=="), "R0lGODlhAQ==", ALL - {"gemini"}),
+    (file("image/jpeg", "data:image/jpeg;base64,UklGRiQAAABXRUJQ"), "image/webp", ALL),
+    ({"type": "file", "mediaType": None, "url": URI}, PNG, ALL),
+    (file("image/png", "data:image/png;base64,a"), "a===", set()),
+    (file("text/plain", "data:text/plain;base64,a"), "a===", set()),
+    (file("image/png", "blob:http://localhost/1"), "blob:", set()),
+    (file("application/zip", "data:application/zip;base64,UEsDBA=="), "UEsDBA==", set()),
+    (file("image/heic", "data:image/heic;base64,AAAA"), "AAAA", {"gemini"}),
+    ({"file_data": {"file_uri": FILES, "mime_type": "image/png"}}, FILES, {"gemini"}),
+    ({"kind": "uploaded-file", "provider_name": "google", "file_id": FILES}, FILES, {"gemini"}),
+    ({"type": "image", "file_id": "file_011"}, "file_011", {"anthropic"}),
+    ({"type": "image", "file_id": "file-abc"}, "file-abc", {"openai-responses"}),
+    ({"type": "file", "file": {"file_data": PDF}}, PDF, ALL),
+    ({"type": "media", "mime_type": "image/png", "data": PNG}, PNG, ALL),
+    ({"type": "text-plain", "mime_type": "text/plain", "base64": "dHdvIHRpZGVz"}, '"two tides"', ALL),
+    (linked("document_url", "https://files.test/a.pdf"), "a.pdf", ALL - {"openai"}),
+    (linked("video_url", "https://files.test/a.mp4"), "a.mp4", {"gemini"}),
+    (linked("audio_url", "https://files.test/a.mp3"), "a.mp3", {"gemini"}),
+]
+"""Attachments, what of them reaches a model, and the formats that can express it. The others name the attachment."""
+
+
+@pytest.mark.parametrize(("block", "wanted", "formats"), ATTACHMENTS)
+def test_attachment_reaches_each_model_that_reads_it(block: dict[str, Any], wanted: str, formats: set[str]) -> None:
+    for format in FORMATS:
+        prompt = window.prompt([Message.user([{"type": "text", "text": "See"}, block])], format)
+        assert faults(prompt, format) == []
+        assert (wanted in json.dumps(prompt)) is (format in formats), format
+        assert format in formats or ("attachment" in json.dumps(prompt) and prompt.repairs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"refusal": "I will not."}, "I will not."),
+        ({"langchain": {"additional_kwargs": {"refusal": "I will not."}}}, "I will not."),
+        ({"audio": {"id": "audio_1", "data": WAV, "transcript": "Hello"}}, "Hello"),
+        ({"function_call": {"name": "look", "arguments": "{}"}}, "look"),
+    ],
+)
+def test_answer_outside_the_content_is_sent_and_shown(store: Store, fields: dict[str, Any], said: str) -> None:
+    log = [Message.user("q"), Message.assistant(None, extra=fields)]
+    log.append(Message(role="function", name="look", content="rain") if said == "look" else Message.user("why?"))
+    session = store.open(messages=log).get()
+    for format in FORMATS:
+        prompt = window.prompt(session.messages, format)
+        assert faults(prompt, format) == []
+        assert said in json.dumps(prompt[1]), format
+        assert len(prompt) == 3
+    for page in (aisdk_messages(session), agui_messages(session)):
+        assert said in json.dumps(page[1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({"reasoning": "hm", "reasoning_details": [{"type": "reasoning.encrypted", "data": "eHg="}]}, True),
+        ({"reasoning_details": [{"type": "reasoning.text", "text": "hm", "signature": "c2ln"}]}, True),
+        ({"reasoning_content": "hm"}, True),
+        ({"reasoning": "hm"}, False),
+        ({"thinking": "hm"}, False),
+    ],
+)
+def test_reasoning_of_compatible_servers_is_shown_and_sent_to_those_that_demand_it(
+    store: Store, fields: dict[str, Any], sent: bool
+) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    asked = Message.from_openai({"role": "assistant", "content": None, "tool_calls": [call], **fields})
+    log = [Message.user("q"), asked, Message.tool("rain", tool_call_id="c1")]
+    demanded = {name: value for name, value in fields.items() if sent and name.startswith("reasoning_")}
+    assert {name: value for name, value in window.prompt(log)[1].items() if name in fields} == demanded
+    other = window.prompt([asked.model_copy(update={"provider": "openrouter"})], provider="xai")
+    assert other[0].keys() == {"role", "content", "tool_calls"}
+    page = aisdk_messages(store.open(messages=log).get())
+    assert ("hm" in json.dumps(page)) is ("hm" in fields.values())
+
+
+def test_output_of_a_response_that_is_stored_unchanged_is_read(store: Store) -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm", "index": 0}]}
+    said = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+    output = [thought, said | {"content": [{"type": "output_text", "text": "I look.", "annotations": []}]}]
+    output.append({"type": "shell_call", "id": "sh_1", "call_id": "c1", "action": {"commands": ["ls"]}})
+    result = {"type": "shell_call_output", "call_id": "c1", "output": [{"stdout": "a.txt"}]}
+    session = store.open(messages=[Message.user("q"), Message.assistant(output), Message.user([result])]).get()
+    sent = window.prompt(session.messages, "openai-responses")
+    clean = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
+    assert sent[1:] == [clean, {"role": "assistant", "content": "I look."}, output[2], result]
+    for rest in (session.messages[:2], session.messages[::2]):  # the application has deleted the other one
+        prompt = window.prompt(rest, "openai-responses")
+        assert "shell_call" not in json.dumps(prompt)
+        assert "output is missing" in str(prompt.repairs)
+    assert window.prompt(session.messages[:2], "openai-responses", unanswered="keep")[1:] == sent[1:-1]
+    for format in FORMATS:
+        assert "I look." in json.dumps(window.prompt(session.messages, format))
+    for page in (aisdk_messages(session), agui_messages(session)):
+        assert "I look." in json.dumps(page)
+
+
+def test_picture_of_a_response_of_gemini_is_sent_and_goes_back_to_gemini() -> None:
+    picture = {"inline_data": {"mime_type": "image/png", "data": PNG}}
+    response = {"function_response": {"name": "look", "response": {"ok": 1}, "parts": [picture]}}
+    log = [Message.user("q"), Message.assistant([{"function_call": {"name": "look", "args": {}}}])]
+    log.append(Message.user([response]))
+    for format in FORMATS:
+        prompt = window.prompt(log, format)
+        assert faults(prompt, format) == []
+        assert PNG in json.dumps(prompt) or format == "openai"
+    assert window.prompt(log, "gemini")[2]["parts"] == [response]
 
 
 def test_form_without_a_writer_for_a_kind_of_part_is_refused() -> None:
@@ -239,6 +386,16 @@ def test_messages_mixed_from_all_forms_make_pages(store: Store, log: list[Messag
     calls = [call["id"] for each in agui_messages(session) for call in each.get("toolCalls", ())]
     assert len(set(calls)) == len(calls)
     "".join(session.to_html())
+
+
+@pytest.mark.parametrize("damaged", [{}, {"sourceId": None, "title": 7}, {"providerMetadata": "no", "filename": []}])
+def test_source_without_its_fields_is_shown_with_empty_ones(store: Store, damaged: dict[str, Any]) -> None:
+    cited = Message.assistant([{"type": "source-document", **damaged}, {"type": "source-url", "url": URL, **damaged}])
+    (answer,) = aisdk_messages(store.open(messages=[cited]).get())
+    assert answer["parts"][1:] == [
+        {"type": "source-document", "sourceId": "", "mediaType": "application/octet-stream", "title": ""},
+        {"type": "source-url", "sourceId": URL, "url": URL},
+    ]
 
 
 def test_text_of_each_form_is_one_part() -> None:
@@ -299,6 +456,15 @@ def test_result_of_a_tool_of_mcp_is_its_blocks_and_its_failure(place: str, faile
         assert faults(prompt, format) == []
         assert "isError" not in json.dumps(prompt)
     assert place.startswith("block") or any(message.failed for message in log) is (failed and place == "content")
+
+
+def test_data_next_to_a_picture_of_a_result_is_sent_as_its_json() -> None:
+    output = [{"seen": 1}, {"type": "image", "data": PNG, "mimeType": "image/png"}]
+    asked = Message.assistant(tool_calls=[ToolCall(id="c1", name="f", arguments={})])
+    for format in FORMATS:
+        prompt = window.prompt([Message.user("q"), asked, Message.tool(output, tool_call_id="c1")], format)
+        assert faults(prompt, format) == []
+        assert "seen" in json.dumps(prompt)
 
 
 def test_structured_result_of_mcp_without_blocks_is_its_json() -> None:

@@ -34,7 +34,7 @@ def texts_in(value: Any) -> list[str]:
 def test_each_form_has_an_example_of_each_of_its_blocks() -> None:
     examples = [block for blocks in BLOCKS.values() for block in blocks]
     kinds = {str(block.get("type") or block.get("kind") or "") for block in examples}
-    server_tools = ("*_tool_result", "*_call", "mcp_*")
+    server_tools = ("*_tool_result", "*_call", "*_call_output", "mcp_*")
     for form in FORMS.values():
         assert form.name in BLOCKS
         for kind in form.readers:
@@ -46,6 +46,12 @@ def test_each_form_has_an_example_of_each_of_its_blocks() -> None:
 def test_each_block_of_a_form_is_read(form: str) -> None:
     for block in BLOCKS[form]:
         assert not any(isinstance(part, Native) and not part.form for part in read([block])), block
+
+
+def test_answer_with_only_the_result_of_a_missing_call_is_not_an_empty_message() -> None:
+    result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    log = [Message.user("a"), Message.assistant([result]), Message.user("b")]
+    assert faults(window.prompt(log, "anthropic"), "anthropic") == []
 
 
 @pytest.mark.parametrize("format", PROMPTS)

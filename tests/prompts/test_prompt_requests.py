@@ -359,7 +359,7 @@ def test_instructions_and_tools_are_those_of_the_last_request_and_are_stored_onc
 def test_long_instructions_are_payloads_and_belong_to_forks_and_backups(store: Store, tmp_path: Path) -> None:
     tools = [{"name": "search", "description": "y" * 5_000}]
     conversation = talk(store, 1, system="x" * 5_000, tools=tools)
-    export(store, tmp_path / "backup.jsonl", "jsonl", everything=True)
+    export(store, tmp_path / "backup.jsonl", "backup", everything=True)
     with Store("sqlite://", migrate=True) as other:
         import_path(other, tmp_path / "backup.jsonl")
         for each in (conversation, conversation.fork(), other.conversation(conversation.key)):

@@ -297,7 +297,7 @@ def test_names_of_tools_and_participants_become_valid() -> None:
     ("stored", "sent"),
     [("", {}), (None, {}), ("{broken", {"arguments": "{broken"}), ([1], {"arguments": [1]}), ('{"a": 1}', {"a": 1})],
 )
-def test_arguments_that_are_no_object_become_one(stored: Any, sent: dict[str, Any]) -> None:
+def test_arguments_that_are_not_an_object_become_one(stored: Any, sent: dict[str, Any]) -> None:
     prompt = repaired(HI, asks(call("x", arguments=stored)), Message.tool("1", tool_call_id="x"))
     assert json.loads(prompt[1]["tool_calls"][0]["function"]["arguments"]) == sent
     anthropic = repaired(HI, asks(call("x", arguments=stored)), Message.tool("1", tool_call_id="x"), format="anthropic")
@@ -434,7 +434,7 @@ def test_text_document_is_text_and_a_file_that_only_one_provider_has_is_named() 
     ]
 
 
-def test_repeated_ids_are_no_repair_for_gemini_which_has_none() -> None:
+def test_repeated_ids_need_no_repair_for_gemini_which_has_none() -> None:
     turn = [asks(call("call_0")), Message.tool("1", tool_call_id="call_0")]
     assert kinds(repaired(HI, *turn, *turn, format="gemini")) == []
 
@@ -526,3 +526,52 @@ def test_gemini_gets_calls_only_after_a_user_or_a_response() -> None:
     prompt = repaired(*log, format="gemini")
     assert [content["role"] for content in prompt] == ["user", "model", "user"]
     assert is_accepted_everywhere(*log)
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "is_added"),
+    [
+        ("anthropic/claude-opus-4.6", "openrouter", True),
+        ("anthropic/claude-opus-4.5", "openrouter", False),
+        ("mistral-large-latest", None, True),
+        (None, "mistralai", True),
+        ("gpt-6", None, False),
+    ],
+)
+def test_model_in_the_format_of_openai_that_refuses_an_answer_at_the_end_gets_a_user_message(
+    model: str | None, provider: str | None, is_added: bool
+) -> None:
+    prompt = window.prompt([Message.user("q"), Message.assistant("a")], model=model, provider=provider)
+    assert [each["role"] for each in prompt] == ["user", "assistant", *["user"] * is_added]
+    assert [repair.kind for repair in prompt.repairs] == ["last answer"] * is_added
+
+
+def test_mistral_gets_ids_of_nine_characters_and_an_answer_after_each_result() -> None:
+    asked = [Message.assistant(tool_calls=[ToolCall(id=id, name="f", arguments={})]) for id in ("c1", "", "abcDEF123")]
+    log = numbered([Message.user("q"), *asked, Message.tool("r", tool_call_id="c1"), Message.user("and now?")])
+    prompt = window.prompt(log, provider="mistral")
+    assert faults(prompt, "openai") == []
+    assert [call["id"] for each in prompt for call in each.get("tool_calls", ())] == [
+        *("000000200", "000000300", "abcDEF123"),
+    ]
+    assert [each["role"] for each in prompt][-3:] == ["tool", "assistant", "user"]
+    assert [each["role"] for each in window.prompt(log)][-2:] == ["tool", "user"]
+
+
+def test_thought_signature_is_sent_to_gemini_in_the_format_of_openai_and_to_no_other() -> None:
+    signed = {"thought_signature": "c2ln"}
+    kinds = {"native": signed, "compatible": {"extra_content": {"google": signed}}, "none": {}}
+    for kind, extra in kinds.items():
+        calls = [ToolCall(id=f"c{number}", name="f", arguments={}, extra=extra) for number in range(2)]
+        log = [Message.user("q"), Message.assistant(tool_calls=calls)]
+        sent = {
+            provider: [call.keys() - {"id", "type", "function"} for call in prompt[1]["tool_calls"]]
+            for provider in ("google", "openai", None)
+            for prompt in [window.prompt(log, provider=provider)]
+        }
+        is_signed = kind != "none"
+        assert sent["google"] == [{"extra_content"}, {"extra_content"} if is_signed else set()]
+        assert sent["openai"] == [set(), set()]
+        assert sent[None] == [{"extra_content"} if kind == "compatible" else set()] * 2
+        (first, _) = window.prompt(log, provider="google")[1]["tool_calls"]
+        assert (first["extra_content"]["google"] == signed) is is_signed

@@ -18,6 +18,9 @@ BLOCKS: Final[dict[str, list[Any]]] = {
         {"type": "text", "text": "plain"},
         {"type": "image_url", "image_url": {"url": DATA, "detail": "low"}},
         {"type": "image_url", "image_url": {"url": ""}},
+        {"type": "video_url", "video_url": {"url": "https://files.test/a.mp4"}},
+        {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,UklGRg=="}},
+        {"type": "document_url", "document_url": "https://files.test/a.pdf"},
         {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
         {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
         {"type": "file", "file": {"file_id": "file-1"}},
@@ -42,6 +45,10 @@ BLOCKS: Final[dict[str, list[Any]]] = {
             "status": "completed",
             "action": {"type": "search", "query": "tides"},
         },
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "said"}]},
+        {"type": "computer_call_output", "call_id": "call_8", "output": {"type": "computer_screenshot"}},
+        {"type": "tool_search_output", "call_id": "call_7", "tools": []},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
         {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": ["tides"]},
         {"type": "item_reference", "id": "msg_1"},
     ],
@@ -72,6 +79,9 @@ BLOCKS: Final[dict[str, list[Any]]] = {
         {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "is_error": False, "content": "a file"},
         {"type": "compaction", "content": "earlier: tides"},
         {"type": "container_upload", "file_id": "file_1"},
+        {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}},
+        {"type": "mcp_tool_listing", "mcp_server_name": "files", "tools": []},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "of Mistral"}]},
     ],
     "gemini": [
         {"text": "from Gemini", "thoughtSignature": "c2ln"},
@@ -82,10 +92,15 @@ BLOCKS: Final[dict[str, list[Any]]] = {
         {"functionResponse": {"name": "search", "response": {"result": "two tides"}}},
         {"executableCode": {"language": "PYTHON", "code": "1 + 1"}},
         {"code_execution_result": {"outcome": "OUTCOME_OK", "output": "2"}},
+        {"tool_call": {"id": "t1", "tool_type": "GOOGLE_SEARCH_WEB", "args": {}}, "thought_signature": "c2ln"},
+        {"toolResponse": {"id": "t1", "toolType": "GOOGLE_SEARCH_WEB", "response": {}}},
+        {"functionResponse": {"name": "search", "response": {}, "parts": [{"inlineData": {"data": PNG}}]}},
     ],
     "aisdk": [
         {"type": "file", "mediaType": "image/*", "url": DATA, "filename": "a.png"},
         {"type": "file", "mediaType": "text/plain", "url": "data:text/plain;base64,aGVsbG8="},
+        {"type": "file", "mediaType": "text/plain", "url": "data:text/plain,half\ud800%20a"},
+        {"type": "file", "mediaType": "text/plain", "url": "data:text/plain;base64,a"},
         {"type": "reasoning", "text": "the moon", "state": "done"},
         {"type": "source-url", "sourceId": "s1", "url": URL, "title": "Tides"},
         {"type": "source-document", "sourceId": "s2", "mediaType": "application/pdf", "title": "Tides"},
@@ -115,6 +130,7 @@ BLOCKS: Final[dict[str, list[Any]]] = {
         {"type": "video", "file_id": "file-1"},
         {"type": "file", "base64": "JVBERi0=", "mime_type": "application/pdf"},
         {"type": "text-plain", "text": "a file of text"},
+        {"type": "media", "mime_type": "image/png", "data": PNG},
         {"type": "reasoning", "reasoning": "the moon", "extras": {"signature": "c2ln"}},
         {"type": "reasoning_content", "reasoning_content": {"text": "the moon", "signature": "c2ln"}},
         {"type": "tool_call", "id": "call_1", "name": "search", "args": {"query": "tides"}},
@@ -155,6 +171,18 @@ BLOCKS: Final[dict[str, list[Any]]] = {
 }
 """Examples by form, those of ADK and Claude with Gemini's and Anthropic's, and blocks that no form reads."""
 
+OUTSIDE: Final[list[dict[str, Any]]] = [
+    {"reasoning_content": "the moon"},
+    {"reasoning": "half \ud800", "reasoning_details": [{"type": "reasoning.text", "text": "half \ud800"}]},
+    {"thinking": "the moon"},
+    {"refusal": "No, half \ud800"},
+    {"function_call": {"name": "search", "arguments": "{}"}},
+    {"function_call": {"name": "half \ud800"}},
+    {"audio": {"id": "audio_1", "transcript": "half \ud800"}},
+    {"audio": 7, "refusal": 7, "images": [7, PNG, "half \ud800", "https://files.test"], "reasoning_details": 7},
+]
+"""Fields of `extra` that OpenAI and compatible servers write outside the content."""
+
 _BLOCKS: Final = st.sampled_from([block for blocks in BLOCKS.values() for block in blocks])
 _FIELDS: Final = st.sampled_from([None, "", 7, [], {}, [None], {"type": "text"}, "é\ud800"])
 
@@ -189,7 +217,7 @@ def mixed_logs(draw: st.DrawFn, max_size: int = 6) -> list[Message]:
         calls = [
             ToolCall(id=id, name="search", arguments={}) for id in draw(st.lists(st.sampled_from(["call_1", "c", ""])))
         ]
-        extra = {"reasoning_content": "the moon"} if draw(st.booleans()) else {}
+        extra = draw(st.sampled_from([{}, {}, *OUTSIDE]))
         if role == "tool":
             log.append(Message.tool(draw(contents), tool_call_id="call_1", failed=draw(st.booleans())))
         else:

@@ -132,7 +132,7 @@ _ANTHROPIC: Final[dict[str, set[str]]] = {
     "user": {"text", "image", "document", "search_result", "tool_result", "container_upload"},
     "assistant": {
         "text", "tool_use", "thinking", "redacted_thinking", "container_upload", "server_tool_use", "mcp_tool_use",
-        "compaction", *(f"{name}_tool_result" for name in _RAN),
+        "compaction", "fallback", "mcp_tool_listing", *(f"{name}_tool_result" for name in _RAN),
     },
 }  # fmt: skip
 """The blocks of the messages of a request, by role."""
@@ -207,6 +207,7 @@ def _gemini(contents: Sequence[dict[str, Any]]) -> Iterator[str]:
         kinds = {"text", "inline_data", "file_data", "function_call", "function_response"}
         if content["role"] == "model":
             kinds |= {"executable_code", "executableCode", "code_execution_result", "codeExecutionResult"}
+            kinds |= {"tool_call", "toolCall", "tool_response", "toolResponse"}
         for part in parts:
             if kinds.isdisjoint(part):
                 yield f"{number}: part {part}"

@@ -48,7 +48,7 @@ _PARTS: Final[dict[str, dict[str, str]]] = {
 }  # fmt: skip
 _GEMINI: Final = {
     *("text", "inline_data", "file_data", "function_call", "function_response", "executable_code"),
-    "code_execution_result",
+    *("code_execution_result", "tool_call", "tool_response"),
 }
 _GEMINI_MORE: Final = {"thought", "thought_signature", "video_metadata", "media_resolution"}
 _DUMMIES: Final = {
