@@ -4,11 +4,17 @@ from lango_store._engine.engine import create_engine, read_only_engine
 from lango_store._operations.session.lists import Filters, WorkFilters
 from lango_store._parts.turns import PendingCompaction
 from lango_store._parts.values import Values
+from lango_store._rooms.alternatives.values import Alternative, MessagePreview
+from lango_store._rooms.budgets.budget import Budget
+from lango_store._rooms.budgets.groups import StoreBudgets
+from lango_store._rooms.budgets.values import BudgetState
 from lango_store._rooms.erasure.values import ErasureReceipt
 from lango_store._rooms.examination.values import Finding
 from lango_store._rooms.expiry.values import ExpiryReport
 from lango_store._rooms.search.hits import SearchFilters
 from lango_store._rooms.search.values import SearchHit, SearchPage
+from lango_store._rooms.shares.groups import StoreShares
+from lango_store._rooms.shares.values import Share
 from lango_store._rooms.stats.values import Stats
 from lango_store._rooms.tail.values import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._rooms.tool_calls.effects import Effect
@@ -44,6 +50,7 @@ from lango_store.aio import (
 from lango_store.conversation import Conversation, RunningTurn, Turns
 from lango_store.errors import (
     AlreadyAnswered,
+    BudgetExhausted,
     CallFinished,
     CallInProgress,
     CallNotFound,
@@ -80,6 +87,7 @@ from lango_store.errors import (
     SessionHeld,
     SessionNotFound,
     SessionOnHold,
+    ShareNotFound,
     StoreClosed,
     SuspensionExpired,
     SuspensionNotFound,
@@ -102,7 +110,9 @@ __all__ += [
     "Maintenance",
     "PendingCompaction",
 ]
-__all__ += ["StoreCalls", "StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
+__all__ += ["StoreCalls", "StoreShares", "StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
+__all__ += ["Budget", "BudgetExhausted", "BudgetState", "StoreBudgets"]
+__all__ += ["Alternative", "MessagePreview"]
 __all__ += ["UNSET", "Appended", "BegunCall", "Change", "Changed", "Compaction", "Diff", "Draft", "Effect", "Ended"]
 __all__ += [
     "ErasureReceipt",
@@ -116,7 +126,8 @@ __all__ += [
     "Page",
 ]
 __all__ += ["Payload", "Piece"]
-__all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo", "Stats"]
+__all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo"]
+__all__ += ["Share", "Stats"]
 __all__ += ["Suspension", "ToolCall", "Turn", "TurnBegan", "TurnEnded", "Undone", "Unset", "UsageRow"]
 __all__ += ["AlreadyAnswered", "CallFinished", "CallInProgress", "CallNotFound", "CallUnknown", "Conflict"]
 __all__ += ["DamagedDatabase", "DamagedMessage", "DatabaseBusy", "DatabaseError", "DatabaseUnavailable"]
@@ -132,7 +143,7 @@ __all__ += [
 ]
 __all__ += ["MessageNotFound", "MigrationRefused", "NotFound", "NotKept", "NotPermitted", "PayloadNotFound"]
 __all__ += ["SchemaOutOfDate", "SearchUnavailable", "SessionExists", "SessionExpired", "SessionHeld"]
-__all__ += ["SessionOnHold"]
+__all__ += ["SessionOnHold", "ShareNotFound"]
 __all__ += ["SessionNotFound", "StoreClosed", "SuspensionExpired", "SuspensionNotFound", "TurnInProgress"]
 __all__ += ["UniqueViolation", "UnknownFeature", "UnsupportedDatabase"]
 

@@ -21,6 +21,7 @@ from lango_store._operations.session.sessions import Expected
 from lango_store._parts import turns as turns_of_session
 from lango_store._parts.groups import session_group
 from lango_store._parts.values import Values
+from lango_store._rooms.alternatives import reading as alternatives
 from lango_store._rooms.composition import RoomsOfConversation
 from lango_store._rooms.tool_calls import in_turn
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
@@ -41,7 +42,7 @@ from lango_store._values.model import (
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize
 from lango_store._values.usage import total
-from lango_store.errors import DamagedMessage
+from lango_store.errors import DamagedMessage, InvalidValue
 
 
 class _Entries(TypedDict, total=False):
@@ -133,7 +134,14 @@ class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConvers
 
     # The session
 
-    def get(self, *, expired: bool = False, records: bool = False, as_of: int | datetime | None = None) -> Session:
+    def get(
+        self,
+        *,
+        expired: bool = False,
+        records: bool = False,
+        as_of: int | datetime | None = None,
+        alternative: int | None = None,
+    ) -> Session:
         """Load the session with the messages of its window.
 
         Args:
@@ -143,13 +151,22 @@ class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConvers
                 this value. With an aware datetime, the log ends before the first message or change of a later time. The
                 counters are those of that moment, but the other fields of the session are the current ones. Needs
                 `Store(keep_removed=…)`, unless there was no cut, edit or compaction since. Defaults to now.
+            alternative: Load the window that the session would have after `switch` to this alternative, with the
+                counters of that log. Cannot be combined with `as_of`.
 
         Returns:
             The session. After a compaction, its `messages` begin with the summary.
 
         Raises:
             NotKept: There was a cut, edit or compaction since `as_of`, and what it removed or replaced is not kept.
+            MessageNotFound: The session has no such alternative.
+            InvalidCut: A compaction discarded messages before the alternative.
         """
+        if alternative is not None:
+            if as_of is not None:
+                raise TypeError("as_of is an earlier log, and alternative another one: give one of them")
+            reading = self._reading(expired).read_together
+            return reading(alternatives.load, self.key, alternative, records=records)
         if as_of is not None:
             clock = self._context.now
             return self._reading(expired).read_together(earlier_logs.load, self.key, as_of, clock, records=records)
@@ -174,8 +191,9 @@ class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConvers
             activity: Also set `updated_at` to now, so that the session moves to the front of lists and its idle time
                 starts again. False by default. `expires_at` never changes.
             expect: Change the session only if its `revision` equals this value.
-            **changes: New values for `agent_id`, `user_id`, `title`, `model`, `settings`, `metadata`, `tools` and
-                `last_consolidated`. None clears a field, except `last_consolidated`, which is a number.
+            **changes: New values for `agent_id`, `user_id`, `title`, `model`, `settings`, `metadata`, `tools`,
+                `last_consolidated` and `hold`. None clears a field, except `last_consolidated`, which is a number. A
+                change of `hold` alone also works on an expired session.
 
         Returns:
             The changed session without its messages.
@@ -188,6 +206,8 @@ class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConvers
                 SQLite, nothing was changed.
         """
         expected = Expected(revision=expect)
+        if changes.get("hold") == "":  # perhaps meant as a release
+            raise InvalidValue("hold", "is empty; give the reason, or None to release the session")
         changes = self._context.own_fields(changes)
         return self._context.write(sessions.update, self.key, changes, activity=activity, expected=expected)
 
@@ -241,6 +261,7 @@ class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConvers
         *,
         after: int | None = None,
         replace_after: int | None = None,
+        keep: bool = False,
         expect: int | None = None,
         intact_since: SessionInfo | None = None,
         create: bool = False,
@@ -261,6 +282,9 @@ class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConvers
             after: Append only if the session's `last_seq` equals this value; 0 for a new session without messages.
             replace_after: First delete the messages with a `seq` above this value, as `truncate` does, in the same
                 transaction, for example to regenerate an answer. Cannot be combined with `create`.
+            keep: Set the messages that `replace_after` removes aside instead, as an alternative: see `alternatives` and
+                `switch`. Their ids cannot be used again: the call returns stored messages with `replayed=True` if all
+                new messages have such ids.
             expect: Append only if the session's `revision` equals this value.
             intact_since: Append only if no message of the session was changed or removed since this `SessionInfo` was
                 loaded, and the session was not replaced. Appends are allowed, up to a million.
@@ -280,9 +304,8 @@ class Conversation(turns_in_progress.InConversation[RunningTurn], RoomsOfConvers
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
         """
-        return appending.append(
-            self._context, self.key, messages, replace_after, after, expect, create, ttl, fields, intact_since
-        )
+        arguments = replace_after, after, expect, create, ttl, fields, intact_since
+        return appending.append(self._context, self.key, messages, *arguments, keep=keep)
 
     def messages(
         self, *, last: int | None = None, records: bool = False, payloads: PayloadMode = "load"

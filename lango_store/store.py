@@ -21,6 +21,7 @@ from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import store_group
 from lango_store._parts.values import Values
+from lango_store._rooms.alternatives import branching
 from lango_store._rooms.composition import RoomsOfMaintenance, RoomsOfStore
 from lango_store._rooms.tail.watcher import Watcher
 from lango_store._rooms.turns_in_progress import groups as turns_in_progress
@@ -75,7 +76,7 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
             `Conversation.versions.undo` can take these changes back, and `get(as_of=…)` can read the earlier log. When
             this time has passed, `expire` deletes the kept messages. None (default) keeps nothing: changes by such a
             store cannot be taken back.
-        replica: The URL of a PostgreSQL replica. The store reads sessions, messages, histories and lists from the
+        replica: The URL of a PostgreSQL replica. The store reads sessions, messages, prompts and lists from the
             replica if it has everything that this store wrote, otherwise from `database`.
 
     Raises:
@@ -128,6 +129,7 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
             retry=retry,
             payload_threshold=payload_threshold,
             recorder=kept_copies.keeper(keep_removed),
+            set_aside=branching.set_aside,
             replica=None if replica is None else _replica(replica),
             watch=Watcher,
         )
@@ -197,6 +199,8 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
         **fields: Unpack[SessionFields],
     ) -> Conversation:
         """Return a `Conversation` for a session, and create the session if it does not exist.
+
+        Of many concurrent calls with a new key, one creates the session.
 
         Args:
             key: The session to open. None (default) creates a session with a UUIDv7 as its key.
@@ -339,10 +343,11 @@ class Store(turns_in_progress.InStore[Conversation, RunningTurn], RoomsOfStore):
             limit: The number of sessions per page, 1 to 1,000. Defaults to 50.
             cursor: The `next` of the previous page. None (default) reads the first page.
             **which: List only sessions that match all of these filters: `agent_id`, `user_id`, `key_prefix`, `title`
-                (a part of the title; A to Z match a to z), `updated_since`, `created_since`, `created_before`
-                (exclusive), `message_id` (a message with this id is in the log), `top_level` (True for sessions that
-                are not child sessions), and `expired`: False (default) for live sessions, True for expired ones, None
-                for both. Times are aware datetimes.
+                (a part of the title; A to Z match a to z), `updated_since`, `updated_before` (exclusive),
+                `created_since`, `created_before` (exclusive), `message_id` (a message with this id is in the log),
+                `top_level` (True for sessions that are not child sessions), `held` (True for sessions with a hold), and
+                `expired`: False (default) for live sessions, True for expired ones, None for both. Times are aware
+                datetimes.
 
         Returns:
             A page: `items`, and `next`, the cursor of the next page or None.

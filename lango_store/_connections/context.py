@@ -30,6 +30,7 @@ from lango_store._engine.engine import busy_timeout, database_file
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.changes import Recorder, recording
+from lango_store._operations.log.removals import Cut, cut
 from lango_store._operations.session import sessions
 from lango_store._operations.session.guards import Guard
 from lango_store._operations.session.lists import Filter
@@ -117,6 +118,7 @@ class Context:
         replica: sa.Engine | None = None,
         payload_threshold: int | None | Unset = None,
         recorder: Recorder | None = None,
+        set_aside: Cut = cut,
         watch: Callable[[Context], Followers] | None = None,
     ) -> None:
         if type(migrate) is not bool:
@@ -135,6 +137,8 @@ class Context:
         self.engine = engine
         self.recorder = recorder
         """Records what changes remove; None if nothing does."""
+        self.set_aside = set_aside
+        """Removes the end of the log as an alternative, with `keep=True`."""
         self.payload_threshold = threshold_of(payload_threshold)
         """The lengths from which strings become payloads; None if no string does."""
         self._owned = owned

@@ -77,12 +77,20 @@ def _compiled_if_time_bound(element: IfTimeBound, compiler: Any, **options: Any)
     return str(compiler.process(if_bound if is_bound else otherwise, **options))
 
 
+class _WithHints:
+    """Renders the hints of `Select.with_hint`, which SQLAlchemy's compiler for SQLite leaves out."""
+
+    def get_from_hint_text(self, table: sa.FromClause, text: str) -> str:
+        return text
+
+
 def compile_dialect(dialect: sa.Dialect, *, time_is_bound: bool) -> sa.Dialect:
     """Return a SQLAlchemy dialect that compiles `Now` to the bound time or to the database's clock."""
     # The flag is set on a copy of the dialect, because SQLAlchemy 2.0.30 does not pass compiler options into
     # ON CONFLICT. A coalesce() of both times would need no flag, but Citus refuses it.
     compiling = copy.copy(dialect)
-    vars(compiling)[_TIME_IS_BOUND] = time_is_bound
+    compiler = type("Compiler", (_WithHints, dialect.statement_compiler), {})
+    vars(compiling).update({_TIME_IS_BOUND: time_is_bound, "statement_compiler": compiler})
     return compiling
 
 

@@ -122,8 +122,8 @@ class Dialect(Protocol):
         """Return a column whose index is not used, because another condition has a better index."""
         return column
 
-    def day_of(self, column: sa.ColumnElement[datetime]) -> sa.ColumnElement[str]:
-        """Return the day of a time in UTC as text, such as 2026-11-21."""
+    def day_of(self, column: sa.ColumnElement[datetime], *, minute: bool = False) -> sa.ColumnElement[str]:
+        """Return the day of a time in UTC as text, such as 2026-11-21, or its minute, such as 2026-11-21T08:30."""
 
     def text_member(self, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[str | None]:
         """Return a member of a JSON object as text; NULL if there is none."""

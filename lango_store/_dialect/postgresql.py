@@ -121,9 +121,9 @@ class PostgreSQL(Dialect):
         # Collations fold different letters; C folds only A to Z, like SQLite.
         return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
 
-    def day_of(self, column: sa.ColumnElement[datetime]) -> sa.ColumnElement[str]:
+    def day_of(self, column: sa.ColumnElement[datetime], *, minute: bool = False) -> sa.ColumnElement[str]:
         in_utc = sa.func.timezone(_text("UTC"), column)
-        return sa.func.to_char(in_utc, _text("YYYY-MM-DD"), type_=sa.Text)
+        return sa.func.to_char(in_utc, _text('YYYY-MM-DD"T"HH24:MI' if minute else "YYYY-MM-DD"), type_=sa.Text)
 
     def text_member(self, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[str | None]:
         # ->> fails for JSON with a NUL or a lone surrogate in any of its texts.

@@ -97,8 +97,8 @@ class SQLite(Dialect):
         # help: with them, listing sessions by creation uses another index and takes 18 times as long.
         return sa.UnaryExpression(column, operator=custom_op("+"), type_=column.type)
 
-    def day_of(self, column: sa.ColumnElement[datetime]) -> sa.ColumnElement[str]:
-        return sa.func.substr(sa.type_coerce(column, sa.Text), 1, 10, type_=sa.Text)
+    def day_of(self, column: sa.ColumnElement[datetime], *, minute: bool = False) -> sa.ColumnElement[str]:
+        return sa.func.substr(sa.type_coerce(column, sa.Text), 1, 16 if minute else 10, type_=sa.Text)
 
     def text_member(self, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[str | None]:
         return sa.cast(sa.func.json_extract(sa.type_coerce(column, sa.Text), f"$.{name}"), sa.Text)

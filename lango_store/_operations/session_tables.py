@@ -3,19 +3,21 @@
 The facts come from the table and its `Stored`; a table without one is refused at import.
 """
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
+from lango_store._operations.binds import of_session
 from lango_store._rows.columns import JsonColumn, TimeColumn, as_stored
 from lango_store._rows.definitions import Stored
 from lango_store.tables import Base
 
 
 class SessionTable:
-    """A table with rows of sessions or with shared values.
+    """A table with rows of sessions or of scopes.
 
     Attributes:
         table: The table.
@@ -73,6 +75,9 @@ TABLES: Final = describe(Base.metadata)
 CHILDREN: Final = [each for each in TABLES.values() if each.is_child]
 """The tables with the rows of a session, besides its own row, in the order in which they are written."""
 
+SHARED: Final = [table for table in TABLES if "scope" in table.c]
+"""The tables with rows of scopes, which belong to no session. Their primary keys are `scope` and `name`."""
+
 OF_MESSAGES: Final = [each for each in CHILDREN if each.stored.of_message]
 """The tables whose rows belong to messages."""
 
@@ -80,3 +85,27 @@ MESSAGES: Final = [
     table for table in Base.metadata.tables.values() if "lango_message" in (table.name, table.info.get("versions_of"))
 ]
 """The table of messages, and those with other versions of messages."""
+
+ASIDE: Final = {Base.metadata.tables[each.info["versions_of"]]: each for each in TABLES if "versions_of" in each.info}
+"""By the table of messages or turns: the table with rows that are set aside, outside of the log."""
+
+HAS_ASIDE: Final = [each for each in Base.metadata.tables["lango_session"].c if "aside" in each.info]
+"""The columns of the table of sessions that are NULL unless messages of the session are set aside."""
+
+
+def with_aside(rows: sa.Table) -> list[sa.Table]:
+    """Return the table of messages or turns, and the table with those that are set aside."""
+    return [rows, *(ASIDE[each] for each in [rows] if each in ASIDE)]
+
+
+Condition = Callable[[sa.Table], sa.ColumnElement[bool]]
+"""Builds a condition for the table of messages or turns, or for the table with those that are set aside."""
+
+
+def select_stored(table: sa.Table, names: Sequence[str], condition: Condition) -> sa.CompoundSelect[Any]:
+    """Select messages or turns of the session bound as `key`, also those set aside, in the order of the first name."""
+    queries = [
+        (rows, sa.select(*(as_stored(rows.c[name]).label(name) for name in names))) for rows in with_aside(table)
+    ]
+    parts = [query.where(of_session(rows), condition(rows)) for rows, query in queries]
+    return sa.union_all(*parts).order_by(names[0])

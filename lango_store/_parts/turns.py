@@ -1,5 +1,7 @@
 """The turns and compactions of a session: `Conversation.turns`."""
 
+from __future__ import annotations
+
 from lango_store._connections.context import Context
 from lango_store._operations.log import turns
 from lango_store._operations.log.turns import ReadWindow

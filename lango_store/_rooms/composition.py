@@ -2,7 +2,15 @@
 
 from typing import ClassVar, Final
 
+from lango_store._operations.log import changes
 from lango_store._parts.groups import SessionPart, StoreFacade, StorePart
+from lango_store._rooms.alternatives import aio as alternatives_aio
+from lango_store._rooms.alternatives import branching
+from lango_store._rooms.alternatives import checks as checks_of_alternatives
+from lango_store._rooms.alternatives import groups as alternatives
+from lango_store._rooms.alternatives import reading as branches
+from lango_store._rooms.budgets import aio as budgets_aio
+from lango_store._rooms.budgets import groups as budgets
 from lango_store._rooms.distribution import checks as distribution
 from lango_store._rooms.erasure import aio as erasure_aio
 from lango_store._rooms.erasure import groups as erasure
@@ -19,6 +27,8 @@ from lango_store._rooms.prompts import groups as prompts
 from lango_store._rooms.search import aio as search_aio
 from lango_store._rooms.search import groups as search
 from lango_store._rooms.search import state as search_index
+from lango_store._rooms.shares import aio as shares_aio
+from lango_store._rooms.shares import groups as shares
 from lango_store._rooms.stats import aio as stats_aio
 from lango_store._rooms.stats import groups as stats
 from lango_store._rooms.tail import aio as tail_aio
@@ -40,19 +50,25 @@ ROOMS: Final = {
     "tool_calls": ("turns_in_progress",),
     "prompts": ("tool_calls",),
     "usage": (),
+    "budgets": ("turns_in_progress", "usage"),
     "expiry": (),
     "versions": ("expiry",),
+    "alternatives": ("tool_calls", "turns_in_progress", "versions"),
     "erasure": ("documents", "expiry", "turns_in_progress", "versions"),
     "forks": ("versions",),
     "stats": ("usage",),
     "examination": ("stats",),
     "search": (),
-    "documents": ("tool_calls",),
+    "documents": ("alternatives", "tool_calls"),
+    "shares": ("documents",),
     "payloads": (),
     "owners": (),
     "distribution": (),
 }
-"""The rooms, each with the rooms that it builds on; it imports no other room. The help lists commands in this order."""
+"""The rooms, each with the rooms that it builds on; it imports no other room."""
+
+
+changes.AFTER_REMOVALS.append(branching.drop_unreachable)
 
 
 class RoomsOfStore(
@@ -61,20 +77,29 @@ class RoomsOfStore(
     stats.InStore,
     tool_calls.InStore,
     usage.InStore,
+    budgets.InStore,
     search.InStore,
+    shares.InStore,
     owners.InStore,
     StoreFacade,
 ):
     """Members from the rooms for `Store`, except `turns_in_progress`, whose methods return the types of the facades."""
 
-    _waiting: ClassVar = [pending.count, waiting.count]
+    _waiting: ClassVar = [pending.count, waiting.count, branches.count]
     _at_expiry: ClassVar = [kept_copies.purge]
 
 
-class RoomsOfMaintenance(examination.InMaintenance, payloads.InMaintenance, StorePart):
+class RoomsOfMaintenance(examination.InMaintenance, expiry.InMaintenance, payloads.InMaintenance, StorePart):
     """The members that the rooms add to `Maintenance`."""
 
-    _checks: ClassVar = [distribution.DISTRIBUTION, checks_of_turns.EMPTY_INBOX, search_index.INDEX_CHECK]
+    _at_expiry: ClassVar = [kept_copies.purge]
+    _checks: ClassVar = [
+        distribution.DISTRIBUTION,
+        checks_of_turns.EMPTY_INBOX,
+        checks_of_alternatives.LINKS,
+        checks_of_alternatives.COUNTS,
+        search_index.INDEX_CHECK,
+    ]
 
 
 class RoomsOfConversation(
@@ -82,6 +107,8 @@ class RoomsOfConversation(
     forks.InConversation,
     search.InConversation,
     versions.InConversation,
+    shares.InConversation,
+    alternatives.InConversation,
     prompts.InConversation,
     tail.InConversation,
     SessionPart,
@@ -95,17 +122,24 @@ class AsyncRoomsOfStore(
     stats_aio.InStore,
     tool_calls_aio.InStore,
     usage_aio.InStore,
+    budgets_aio.InStore,
     search_aio.InStore,
+    shares_aio.InStore,
     owners_aio.InStore,
 ):
     """The members that the rooms add to `AsyncStore`, except `turns_in_progress`."""
 
 
-class AsyncRoomsOfMaintenance(examination_aio.InMaintenance, payloads_aio.InMaintenance):
+class AsyncRoomsOfMaintenance(examination_aio.InMaintenance, expiry_aio.InMaintenance, payloads_aio.InMaintenance):
     """The members that the rooms add to `AsyncMaintenance`."""
 
 
 class AsyncRoomsOfConversation(
-    search_aio.InConversation, tail_aio.InConversation, tool_calls_aio.InConversation, versions_aio.InConversation
+    search_aio.InConversation,
+    shares_aio.InConversation,
+    tail_aio.InConversation,
+    tool_calls_aio.InConversation,
+    versions_aio.InConversation,
+    alternatives_aio.InConversation,
 ):
     """The members that the rooms add to `AsyncConversation`, except `turns_in_progress`."""

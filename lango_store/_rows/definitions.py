@@ -31,6 +31,7 @@ class Stored:
         types: The types of JSON columns that cannot have any JSON, with a description.
         of_message: The column with the `seq` of the message that a row belongs to. A row is deleted with its message,
             and a fork without the message leaves it out. A row with NULL belongs to no message.
+        kept_aside: True if a row stays while its message is set aside, outside of the log.
         redacted: The columns that a redaction of the message sets to NULL.
         names_calls: True if a row refers to tool calls of the message: an undo that restores other calls deletes it.
         fixes_calls: True if no edit may change the tool calls of the message while it has a row.
@@ -45,6 +46,7 @@ class Stored:
     embedded: str = ""
     types: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     of_message: str = ""
+    kept_aside: bool = False
     redacted: tuple[str, ...] = ()
     names_calls: bool = False
     fixes_calls: bool = False
@@ -65,7 +67,7 @@ class SessionPart:
         ids: Text columns with ids.
     """
 
-    constraints: tuple[sa.schema.SchemaItem, ...]
+    constraints: tuple[sa.schema.SchemaItem, ...] = ()
     unset: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
 
@@ -80,12 +82,13 @@ NOT_STORED_ELSEWHERE: Final[dict[str, Any]] = {"info": {"stored": None}}
 """For tables that only this database needs: backups, copies and forks leave their rows out."""
 
 
-def versions_of(table: str) -> dict[str, Any]:
+def versions_of(table: str, kind: str = "", **facts: Any) -> dict[str, Any]:
     """Return the description of a table with other versions of rows of a table, for its `__table_args__`.
 
-    The versions keep payloads alive, and the end of a turn also marks the versions of its messages.
+    The versions keep payloads alive, and the end of a turn also marks the versions of its messages. With a `kind`, the
+    table has rows that are set aside instead: they belong to the session, but not to its log.
     """
-    return {"info": {"stored": None, "versions_of": table}}
+    return {"info": {"stored": Stored(kind, **facts) if kind else None, "versions_of": table}}
 
 
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):

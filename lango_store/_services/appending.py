@@ -8,7 +8,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
-from lango_store._operations.log import appends
+from lango_store._operations.log import appends, removals
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.session import sessions
 from lango_store._operations.session.guards import Guard
@@ -68,8 +68,10 @@ def append(
     ttl: timedelta | None | Unset,
     fields: SessionFields,
     intact_since: SessionInfo | None = None,
+    *,
+    keep: bool = False,
 ) -> list[Message]:
-    """Append messages; with `replace_after`, first remove the messages after that seq."""
+    """Append messages; with `replace_after`, first remove the messages after that seq, or `keep` them aside."""
     batch = Batch(new, context.payload_threshold) if context.stores_unchanged else encoded(context, new)
     new_if_missing = missing(context, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
     expected = context.expected(key, after, expect, intact_since)
@@ -78,7 +80,10 @@ def append(
             raise TypeError("replace_after needs an existing session: call it without create")
         # A second run could remove messages appended after the first run, unless `expected` detects them.
         run = context.transact_once if expected == ANYTHING else context.transact
-        return run(appends.replace, key, batch, after=replace_after, expected=expected)
+        cut = context.set_aside if keep else removals.cut
+        return run(appends.replace, key, batch, after=replace_after, expected=expected, cut=cut)
+    if keep:
+        raise TypeError("keep needs replace_after: it keeps the messages that the call replaces")
     return append_with_retry(context, key, batch, expected, new_if_missing, appends.append, appends.append_new_ids)
 
 
@@ -152,6 +157,7 @@ def _try_append(
     write_new_ids: Callable[..., R],
     has_ids: bool,
 ) -> R:
+    new.may_be_stored = has_ids
     # Without a savepoint, an error that is handled here would still end the caller's transaction on PostgreSQL.
     may_fail = context.in_callers_transaction and (create is not None or has_ids)
     if not new.repeats:

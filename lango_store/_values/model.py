@@ -138,9 +138,8 @@ class Payload(Value):
     media_type: str | None = Field(default=None, exclude_if=absent)
 
 
-ChangeKind = Literal[
-    "truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard", "undo", "redo", "fork"
-]
+_Removal = Literal["truncate", "clear", "pop", "delete", "compact", "discard", "switch"]
+ChangeKind = Literal[_Removal, "update", "redact", "drop_sent", "undo", "redo", "fork"]
 
 
 class MessageFields(TypedDict, total=False):
@@ -167,7 +166,7 @@ class Message(Value):
     """One message of a session.
 
     `Message.user(...)`, `Message.assistant(...)`, `Message.tool(...)` and `Message.system(...)` create a message with
-    that role.
+    that role. A dump leaves out empty fields, except `role` and `content`.
 
     Attributes:
         role: The role: a `MessageRole`, or its text.

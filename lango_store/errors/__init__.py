@@ -14,6 +14,7 @@ A method that raises one of these exceptions has rolled back its transaction, ex
 
 from lango_store._rooms.prompts.errors import *
 from lango_store._rooms.search.errors import *
+from lango_store._rooms.shares.errors import *
 from lango_store._rooms.tool_calls.errors import *
 from lango_store._rooms.turns_in_progress.errors import *
 from lango_store._rooms.versions.errors import *

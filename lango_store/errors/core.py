@@ -63,7 +63,7 @@ def _restored(kind: type[LangoStoreError], args: tuple[Any, ...], state: dict[st
 
 
 class NotFound(LangoStoreError, LookupError):
-    """The session, message, payload, draft, tool call or suspension does not exist; nothing was written."""
+    """The session, message, payload, draft, tool call, suspension or share does not exist; nothing was written."""
 
 
 class SessionNotFound(NotFound):
@@ -95,7 +95,7 @@ class SessionExpired(SessionNotFound):
 
     def __init__(self, key: str, expires_at: object) -> None:
         fact = f"session {quoted(key)} expired at {expires_at}"
-        super().__init__(key, f"{fact}: touch it to revive it, or replace it with renew=True")
+        super().__init__(key, f"{fact}: touch it to revive it or, without a hold, replace it with renew=True")
         self._fact = fact
         self.expires_at = expires_at
 
@@ -448,7 +448,7 @@ def needs_extra(extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise InstallationIncomplete(
-            f"{error}: pip install 'lango-store[{extra}]'; another module of the same name must not hide it"
+            f"{error}: pip install 'lango-store[{extra}]'; rename a file of yours if it hides the module"
         ) from error
 
 

@@ -19,7 +19,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.paging import Pages
 from lango_store._operations.rows import MESSAGE_COLUMNS, WAITING_FIELDS, encode_message, encode_session, turn_json
-from lango_store._operations.session_tables import CHILDREN, TABLES, SessionTable
+from lango_store._operations.session_tables import CHILDREN, SHARED, TABLES, SessionTable
 from lango_store._rows.columns import RoleColumn, as_stored
 from lango_store._rows.encoding import (
     MAX_LEVELS,
@@ -39,7 +39,8 @@ from lango_store.rows.portable import Fields, RowEncoder, decode_row
 from lango_store.rows.transfer import Row
 
 __all__ = ["CHANGE", "IS_COMPACTION", "MESSAGE", "PAYLOAD", "SESSION", "SHARED_VALUE", "TURN", "VALUE"]
-__all__ += ["CHILDREN", "MESSAGE_COLUMNS", "TABLES", "WAITING_FIELDS", "RoleColumn", "SessionTable", "key_column"]
+__all__ += ["CHILDREN", "SHARED"]
+__all__ += ["MESSAGE_COLUMNS", "TABLES", "WAITING_FIELDS", "RoleColumn", "SessionTable", "key_column"]
 __all__ += [
     "Fields",
     "Moment",

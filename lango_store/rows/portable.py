@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
-from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, TURN, VALUE
 from lango_store._operations.log import counters
 from lango_store._operations.rows import WAITING_FIELDS, encode_message, encode_object, encode_session, encode_waiting
 from lango_store._operations.session.sessions import MAX_TTL
-from lango_store._operations.session_tables import TABLES, SessionTable
+from lango_store._operations.session_tables import ASIDE, MESSAGES, TABLES, SessionTable
 from lango_store._rows.encoding import (
     checked_key,
     checked_name,
@@ -43,7 +43,7 @@ _TOO_LARGE: Final = 2**62  # later numbers continue from a stored one, and must 
 
 def decode_row(table: sa.Table, row: Row) -> Fields:
     """Decode a stored row; raise `DamagedMessage` for a column that cannot be read."""
-    if table is MESSAGE and (fault := content_fault(row["text"], row["content"])):
+    if table in MESSAGES and (fault := content_fault(row["text"], row["content"])):
         raise transfer.damaged(table, row, *fault)
     fields = {name: value for name, value in row.items() if value is not None}
     for name in TABLES[table].json:
@@ -57,7 +57,7 @@ def decode_row(table: sa.Table, row: Row) -> Fields:
             raise transfer.damaged(table, row, embedded, "is not an object")
         parts = (value if name == embedded else {name: value} for name, value in fields.items())
         return {name: value for part in parts for name, value in part.items()}
-    if table is MESSAGE and "text" in fields:
+    if table in MESSAGES and "text" in fields:
         return {"content" if name == "text" else name: value for name, value in fields.items()}
     return fields
 
@@ -210,6 +210,12 @@ class RowEncoder:
             encoded["payloads"] = encode_json(fields["payloads"], "payloads")
         return encoded
 
+    def _encode_aside(self, fields: Fields) -> Row:
+        """Encode a message or turn that is set aside, without counting it."""
+        other = RowEncoder()
+        other._wanted = self._wanted
+        return other._encode_turn(fields) if "kind" in fields else other._encode_message(fields)
+
     def _encode_payload(self, fields: Fields) -> Row:
         body = encode_text(fields["body"], "body")
         if body is None or digest_of(body) != fields["digest"]:
@@ -230,9 +236,8 @@ class RowEncoder:
         return fields | {"id": encoded["id"], name: encode_waiting(encoded)}
 
     def _encode_value(self, fields: Fields) -> Row:
-        table, owner = (SHARED_VALUE, "scope") if "scope" in fields else (VALUE, "session_key")
-        _check_key(checked_name, fields[owner], fields["name"])
-        return _encode_columns(TABLES[table], fields)
+        _check_key(checked_name, fields["session_key"], fields["name"])
+        return _encode_columns(TABLES[VALUE], fields)
 
 
 _ENCODERS: Final = {
@@ -242,7 +247,7 @@ _ENCODERS: Final = {
     CHANGE: RowEncoder._encode_change,
     PAYLOAD: RowEncoder._encode_payload,
     VALUE: RowEncoder._encode_value,
-    SHARED_VALUE: RowEncoder._encode_value,
+    **dict.fromkeys(ASIDE.values(), RowEncoder._encode_aside),
 }
 """The encoders of tables whose columns depend on each other, or on other rows."""
 
@@ -250,6 +255,8 @@ _ENCODERS: Final = {
 def _encode_columns(described: SessionTable, fields: Fields) -> Row:
     """Encode each column by its type."""
     encoded: Row = {}
+    if "scope" in described.names:
+        _check_key(checked_name, fields["scope"], fields["name"])
     for name, (adapter, description) in described.types.items():
         try:
             adapter.validate_python(fields.get(name), strict=True)

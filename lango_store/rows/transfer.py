@@ -6,6 +6,7 @@ replaced rows, and payloads that only these copies refer to are left out.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,7 +19,6 @@ from lango_store._operations.binds import (
     MESSAGE,
     PAYLOAD,
     SESSION,
-    SHARED_VALUE,
     arrays_of,
     column,
     key_column,
@@ -29,7 +29,7 @@ from lango_store._operations.log import payloads
 from lango_store._operations.paging import Pages
 from lango_store._operations.rows import next_start, seq_or_zero
 from lango_store._operations.session.sessions import new_incarnation
-from lango_store._operations.session_tables import CHILDREN, TABLES
+from lango_store._operations.session_tables import CHILDREN, HAS_ASIDE, TABLES
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import decode_time
 from lango_store.errors import DamagedMessage, DatabaseUnavailable
@@ -98,7 +98,8 @@ def whole_sessions(connection: sa.Connection, keys: Sequence[str]) -> Iterator[t
         waiting = [next(rows, None) for _, rows in children]
         for session in rows_of(SESSION):
             yield SESSION, session
-            referenced: set[str] = set()
+            has_aside = any(session[each.name] is not None for each in HAS_ASIDE)
+            referenced = payloads.referenced(connection, session["key"]) if has_aside else set()
             for number, (table, rows) in enumerate(children):
                 while (row := waiting[number]) is not None and row["session_key"] == session["key"]:
                     if table is MESSAGE and row["payloads"] is not None:
@@ -133,28 +134,24 @@ def parts(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[list
         yield [row for row in rows if table is not PAYLOAD or row["digest"] in referenced]
 
 
-# Shared values
-
-_name: Final = sa.tuple_(SHARED_VALUE.c.scope, SHARED_VALUE.c.name)
-_after: Final = sa.tuple_(column(SHARED_VALUE.c.scope), column(SHARED_VALUE.c.name))
-_shared_page: Final = Statement(
-    lambda _: (
-        sa.select(*TABLES[SHARED_VALUE].selected)
-        .where(_name > _after)
-        .order_by(*SHARED_VALUE.primary_key)
-        .limit(number("limit"))
-    )
-)
+# Rows of scopes
 
 
-def shared_values(connection: sa.Connection) -> Iterator[Row | DamagedMessage]:
-    """Read all shared values; yield a `DamagedMessage` in place of each damaged one."""
+@cache
+def _shared_page(table: sa.Table) -> Statement:
+    after = sa.tuple_(*table.primary_key) > sa.tuple_(column(table.c.scope), column(table.c.name))
+    query = sa.select(*TABLES[table].selected).where(after).order_by(*table.primary_key)
+    return Statement(query.limit(number("limit")))
+
+
+def shared_rows(connection: sa.Connection, table: sa.Table) -> Iterator[Row | DamagedMessage]:
+    """Read all rows of one of `SHARED`; yield a `DamagedMessage` in place of each damaged one."""
     after = "", ""
     while True:
-        page = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": paging.ROWS})
+        page = _shared_page(table).run(connection, {"scope": after[0], "name": after[1], "limit": paging.ROWS})
         for values in page:
             try:
-                yield stored_row(SHARED_VALUE, values)
+                yield stored_row(table, values)
             except DamagedMessage as error:
                 yield error
         if len(page) < paging.ROWS:
@@ -163,11 +160,11 @@ def shared_values(connection: sa.Connection) -> Iterator[Row | DamagedMessage]:
         after = next_start(after, (scope, name))
 
 
-def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None:
-    """Read a shared value, or None."""
-    query = sa.select(*TABLES[SHARED_VALUE].selected).where(SHARED_VALUE.c.scope == scope, SHARED_VALUE.c.name == name)
+def shared_row(connection: sa.Connection, table: sa.Table, scope: str, name: str) -> Row | None:
+    """Read a row of one of `SHARED`, or None."""
+    query = sa.select(*TABLES[table].selected).where(table.c.scope == scope, table.c.name == name)
     values = connection.execute(query).first()
-    return None if values is None else stored_row(SHARED_VALUE, values)
+    return None if values is None else stored_row(table, values)
 
 
 # Write

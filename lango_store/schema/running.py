@@ -73,7 +73,7 @@ def connected(database: Database) -> Iterator[sa.Connection]:
 
 @contextmanager
 def reading(database: Database) -> Iterator[sa.Connection]:
-    """Open a connection with a snapshot, or yield the caller's connection, whose transaction stays as it is."""
+    """Open a connection with a snapshot, or yield the caller's connection, whose transaction stays open."""
     with (
         connected(database) as connection,
         nullcontext() if connection is database else dialect_of(connection).snapshot(connection),

@@ -36,16 +36,20 @@ from lango_store._rooms.turns_in_progress import tables as turns_in_progress
 from lango_store._rooms.turns_in_progress.tables import DraftRow, InboxRow
 from lango_store._rooms.tool_calls.tables import CallRow, SuspensionRow
 from lango_store._rooms.versions.tables import RemovedMessageRow, RemovedTurnRow
+from lango_store._rooms.shares.tables import ShareRow
+from lango_store._rooms.budgets.tables import BudgetRow
+from lango_store._rooms.alternatives import tables as alternatives
+from lango_store._rooms.alternatives.tables import AlternativeMessageRow, AlternativeRow, AlternativeTurnRow
 
 # isort: on
 
-SCHEMA_REVISION: Final = "0115"
+SCHEMA_REVISION: Final = "0119"
 """The migration revision that this release needs."""
 
-_PARTS = [OF_SESSION, turns_in_progress.OF_SESSION]
+_PARTS = [OF_SESSION, turns_in_progress.OF_SESSION, alternatives.OF_SESSION]
 
 
-class SessionRow(turns_in_progress.SessionColumns, SessionColumns, table=True):
+class SessionRow(alternatives.SessionColumns, turns_in_progress.SessionColumns, SessionColumns, table=True):
     """A row of `lango_session`: one session.
 
     The attributes are the columns, which the documentation explains on the page "Tables and columns".
@@ -73,6 +77,9 @@ __all__ += ["SessionRow", "SharedValueRow", "TurnRow", "ValueRow"]
 __all__ += ["DraftRow", "InboxRow"]
 __all__ += ["CallRow", "SuspensionRow"]
 __all__ += ["RemovedMessageRow", "RemovedTurnRow"]
+__all__ += ["ShareRow"]
+__all__ += ["BudgetRow"]
+__all__ += ["AlternativeMessageRow", "AlternativeRow", "AlternativeTurnRow"]
 
 for _name in __all__:  # the documentation and pickles show the public name
     if isinstance(_public := globals()[_name], type):

@@ -243,7 +243,7 @@ def test_writes_of_a_turn_raise_session_not_found_after_the_session_is_deleted(s
 
 def test_turn_of_a_deleted_session_cannot_write_to_a_new_session_of_the_same_key(store: Store) -> None:
     conversation = store.open("k")
-    turn = conversation.turn("t").__enter__()
+    turn = conversation.turn("t", flush=timedelta(hours=1)).__enter__()
     turn.append(message("a"))
     turn.write("draft")
     store.delete("k")

@@ -418,7 +418,7 @@ def test_draft_is_not_in_the_window_the_counters_or_exports_to_other_systems(sto
         assert contents(conversation.get().messages) == ["question"]
         assert [each.message_count for each in store.list_sessions().items] == [1]
         for name in interchange.writable():
-            if name not in ("jsonl", "openai"):  # backups contain drafts, and files for fine-tuning need an answer
+            if name not in ("backup", "openai"):  # backups contain drafts, and files for fine-tuning need an answer
                 (report,) = interchange.export(store, tmp_path / name, name, keys=["k"])
                 assert report.path is not None
                 exported = Path(report.path).read_bytes()

@@ -232,6 +232,57 @@ def test_lease_of_a_claimed_turn_that_is_already_stored_is_released(either_store
 # Sessions that wait for nothing
 
 
+def test_turn_whose_questions_were_removed_is_not_continued(either_store: Store) -> None:
+    conversation = put(either_store)
+    interrupt(conversation, "t")
+    conversation.truncate(after=0)
+    assert work(either_store, fail) == 0
+    assert (owed(either_store), conversation.all_messages()) == ([], [])
+    put(either_store)
+    assert work(either_store, answer) == 1
+
+
+def test_turn_whose_question_is_in_a_summary_is_continued(either_store: Store) -> None:
+    conversation = put(either_store)
+    interrupt(conversation, "t")
+    conversation.compact(lambda window: [message("summary of the question")], discard=True)
+    assert conversation.all_messages()[0].content == "summary of the question"
+    assert work(either_store, answer) == 1
+    assert (owed(either_store), conversation.turns.list()[-1].id) == ([], "t")
+
+
+def test_turn_whose_question_is_set_aside_does_not_answer_another_one(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    conversation.append_messages([message("question"), Message.assistant("answer")])
+    conversation.inbox.put_messages([message("edited question")], replace_after=0, keep=True)
+    interrupt(conversation, "t")
+    conversation.switch(1)
+    assert work(either_store, fail) == 0
+    assert owed(either_store) == []
+    assert contents(conversation.all_messages()) == ["question", "answer"]
+    (aside,) = (each.id for each in conversation.alternatives() if not each.is_shown)
+    conversation.switch(aside)
+    assert contents(conversation.all_messages()) == ["edited question"]
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_other_answer_is_not_owed_after_a_switch(either_store: Store, has_failed: bool) -> None:
+    conversation = either_store.open("k")
+    conversation.append_messages([message("question"), Message.assistant("one")])
+    conversation.inbox.put_messages([], replace_after=1, keep=True)
+    if has_failed:
+        work(either_store, fail)
+    assert [each.reason for each in either_store.owed().items] == ["interrupted" if has_failed else "answer"]
+    conversation.switch(2)
+    assert owed(either_store) == []
+    conversation.inbox.put_messages([], replace_after=1, keep=True)
+    conversation.inbox.put(message("other"))
+    conversation.switch(2)
+    assert owed(either_store) == [("inbox", None, 0, None)]
+    assert work(either_store, answer) == 1
+    assert contents(conversation.all_messages()) == ["question", "one", "other", "answer to other"]
+
+
 def test_handler_is_not_called_for_an_inbox_without_rows(either_store: Store) -> None:
     conversation = put(either_store)
     spoil(either_store, "DELETE FROM lango_inbox")
@@ -338,7 +389,7 @@ def duplicate(store: Store, how: str, make_database: MakeDatabase, folder: Path,
         return store
     target = Store(make_database(), clock=clock)
     if how == "backup":
-        export(store, folder / "b.jsonl", "jsonl", everything=True)
+        export(store, folder / "b.jsonl", "backup", everything=True)
         import_path(target, folder / "b.jsonl")
     else:
         copy(store, target)

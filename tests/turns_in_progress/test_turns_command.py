@@ -139,7 +139,7 @@ def test_show_describes_the_open_turn_the_drafts_and_the_inbox(url: str) -> None
         for _ in range(2):
             store.conversation("k").inbox.put(message())
     out = run("sessions", "show", "k", "--url", url).stdout
-    assert f"open turn t2␊, lease ends {until:%Y-%m-%d %H:%M:%S} UTC" in out
+    assert f"turn t2␊ in progress, lease ends {until:%Y-%m-%d %H:%M:%S} UTC" in out
     assert "2 drafts with 1,200 characters" in out
     assert "2 messages in the inbox" in out
     printed = run("sessions", "show", "k", "--json", "--url", url).stdout.splitlines()
@@ -149,7 +149,7 @@ def test_show_describes_the_open_turn_the_drafts_and_the_inbox(url: str) -> None
 def test_show_prints_an_open_turn_whose_lease_has_ended(open_turns: tuple[str, datetime, datetime]) -> None:
     url, _, ended = open_turns
     out = run("sessions", "show", "tab\tkey", "--url", url).stdout
-    assert f"open turn dead, lease ended {ended:%Y-%m-%d %H:%M:%S} UTC" in out
+    assert f"turn dead in progress, lease ended {ended:%Y-%m-%d %H:%M:%S} UTC" in out
 
 
 def test_show_prints_no_lines_about_turn_drafts_and_inbox_if_there_are_none(url: str) -> None:
@@ -169,7 +169,7 @@ def test_show_of_an_expired_session_omits_the_open_turn_and_drafts(url: str) -> 
     done = run("sessions", "show", "k", "--expired", "--url", url)
     assert (done.returncode, done.stderr) == (0, "")
     assert "the question" in done.stdout
-    assert "open turn" not in done.stdout
+    assert "in progress" not in done.stdout
 
 
 @pytest.mark.parametrize("damage", ["UPDATE lango_draft SET piece = '5'", "UPDATE lango_inbox SET message = '5'"])
@@ -184,7 +184,7 @@ def test_show_prints_the_session_despite_a_damaged_draft_or_inbox(url: str, dama
         connection.exec_driver_sql(damage)
     done = run("sessions", "show", "k", "--url", url)
     assert (done.returncode, "cannot be read" in done.stderr) == (1, True), done
-    assert "open turn t1" in done.stdout
+    assert "turn t1 in progress" in done.stdout
     assert "the question" in done.stdout
     is_draft = "lango_draft" in damage
     assert ("1 draft" in done.stdout, "1 message in the inbox" in done.stdout) == (not is_draft, is_draft)

@@ -1,24 +1,32 @@
 """Random sequences of turns in several processes, compared with a model made of plain lists."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
+from support.call_model import ModelCall, ModelSessionWithCalls
 from support.machines import LEASE, ProcessesBesideModel, limited, processes, run_machine
 from support.session_model import RECORD
 from support.turn_model import ModelAttempt
 from support.turns import messages_of
 
 from lango_store import (
+    Budget,
+    CallUnknown,
     Conversation,
+    Effect,
     LangoStoreError,
     LeaseLost,
     Message,
+    MessageNotFound,
     RunningTurn,
     Store,
+    Suspension,
+    SuspensionNotFound,
+    ToolCall,
     Turn,
     TurnInProgress,
 )
@@ -29,6 +37,10 @@ pytestmark = pytest.mark.slow
 
 ATTEMPTS = 2
 PAUSE = timedelta(seconds=1)
+START = datetime(2026, 11, 30, 23, 58, tzinfo=UTC)
+LARGE = Budget("s", 10**9, per="day", reserve=1)
+USED_UP = Budget("s", 1, per="day", reserve=1)
+"""The same budget with the least limit: each test uses one token before."""
 
 turn_ids = st.sampled_from(["t1", "t1", "t2", "t3"])
 ids = st.sampled_from([None, None, None, "i1", "i2", "i3"])
@@ -39,14 +51,32 @@ batches = st.lists(one_message, max_size=3)
 usages = st.fixed_dictionaries({}, optional={"input": st.integers(0, 9)})
 
 
-class Machine(ProcessesBesideModel):
-    """Runs turns, whose owners append, stream, crash and lose their leases."""
+ASKING = Message.assistant(tool_calls=[ToolCall(id="c", name="report", arguments={})])
+TIMED_OUT = "TimeoutError: the call has waited too long for its result"
 
-    refusals: ClassVar = (LeaseLost, TurnInProgress)
+
+def of_job(id: str) -> dict[str, Any]:
+    return {"id": f"lango-wait-{id}", "name": "report", "tool_call_id": "c"}
+
+
+class Machine(ProcessesBesideModel):
+    """Runs turns, whose owners append, stream, crash and lose their leases, and calls that wait for jobs."""
+
+    model: ClassVar = ModelSessionWithCalls
+    refusals: ClassVar = (LeaseLost, TurnInProgress, CallUnknown, SuspensionNotFound, MessageNotFound)
+
+    session: ModelSessionWithCalls
 
     def __init__(self, store: Store, clock: Clock) -> None:
+        clock.time = START
         super().__init__(store, clock)
+        store.delete("other")
+        store.budgets.reset("s")
+        self.reserved: set[str] = set()
+        """The ids of the drafts of turns that have reserved a part of the budget."""
         self.draft_ids: list[str] = []
+        self.jobs: list[str] = []
+        """The ids of the waits; their positions in the list are the numbers of the jobs."""
 
     # A turn
 
@@ -119,10 +149,63 @@ class Machine(ProcessesBesideModel):
         turn, attempt = cast(Any, self.running(number))
 
         def model(got: list[Message] | None) -> list[Message]:
-            generated = [each.id for each in got or self.session.due(self.clock.time)]
+            generated = [each.id for each in got or self.session.takable(self.clock.time)]
             return self.session.take_inbox(self.clock.time, attempt, generated)
 
         self.compare(turn.take_inbox, model)
+
+    @precondition(is_running)
+    @rule(number=processes, seconds=st.sampled_from([0.001, 40, 100, 10**6]), is_new=st.booleans())
+    def wait_for_job(self, number: int, seconds: float, is_new: bool) -> None:
+        """Begin the last call that was asked for, perhaps again, and let it wait for a job."""
+        turn, attempt = cast(Any, self.running(number))
+        if is_new:
+            self.add_in_turn(turn, attempt, [ASKING])
+        seqs = [each.seq for each in self.session.log if each.tool_calls]
+        if not seqs:
+            return
+        place, effects = (seqs[-1], 0), list[Effect]()
+
+        def begin() -> Any:
+            effects.append(turn._begin_call(*place))
+            return effects[0].call, effects[0].key, effects[0].result
+
+        def begun(_: Any) -> Any:
+            key, token = (effects[0].key, effects[0]._token) if effects else ("", None)
+            new = ModelCall(key, token, self.clock.time, self.clock.time + LEASE)
+            return self.session.begin_call(self.clock.time, place, new, attempt, idempotent=False)
+
+        self.compare(begin, begun, outside_log=True)
+        for effect in effects:
+            assert effect.replayed == (effect.result is not None or effect.waiting)
+            if not effect.replayed:
+                self.wait_until(turn, effect, place, timedelta(seconds=seconds))
+
+    def wait_until(self, turn: RunningTurn, effect: Effect, place: tuple[int, int], duration: timedelta) -> None:
+        handle = {"job": len(self.jobs)}
+        effect.wait(handle, until=duration if duration < LEASE else self.clock.time + duration)
+
+        def model(_: None) -> None:
+            self.jobs.append(cast(Any, effect._wait).digest)
+            now = self.clock.time
+            due_at = now + duration if duration < LEASE else now + duration - timedelta(milliseconds=1)
+            new = Suspension(key="k", id=self.jobs[-1], calls=[place], handle=handle, created_at=now, due_at=due_at)
+            failure = Message.tool(TIMED_OUT, failed=True, **of_job(self.jobs[-1]))
+            self.session.wait_call(now, place, effect._token, new, failure)
+
+        self.compare(lambda: turn._end_call(effect), model)
+
+    @precondition(lambda self: self.jobs)
+    @rule(depth=st.integers(0, 3), output=words, seconds=st.sampled_from([0, 0, 39.998, 100]))
+    def finish_job(self, depth: int, output: str, seconds: float) -> None:
+        """Finish a call that waits, perhaps late, or again."""
+        self.clock.move(seconds=seconds)
+        number = max(len(self.jobs) - 1 - depth, 0)
+        new = Message.tool(output, **of_job(self.jobs[number]))
+        self.compare(
+            lambda: self.store.calls.finish({"job": number}, output),
+            lambda _: self.session.finish_wait(self.clock.time, self.jobs[number], new),
+        )
 
     @precondition(is_running)
     @rule(number=processes, usage=usages)
@@ -160,10 +243,13 @@ class Machine(ProcessesBesideModel):
 
     # Workers
 
-    @rule(ends=st.sampled_from(["saved", "fails", "fails", "dies"]), text=words)
+    @rule(ends=st.sampled_from(["saved", "fails", "fails", "dies", "waits", "opens"]), text=words)
     def work(self, ends: str, text: str) -> None:
-        """Run the owed turn, if one is due; the handler appends an answer, and perhaps fails or its process dies."""
-        session, run = self.session, []
+        """Run the owed turns that are due; the handler appends an answer, and perhaps fails or its process dies.
+
+        Or the turn does not begin, because it waits for its budget, which perhaps opens.
+        """
+        session, run = self.session, list[RunningTurn]()
         self.clock.move(milliseconds=1)
         now = self.clock.time
         is_due = session.is_owed(now) and not session.given_up and (session.due_at is None or session.due_at <= now)
@@ -173,21 +259,40 @@ class Machine(ProcessesBesideModel):
             session.release(saved=True)
             is_last, open_turn = False, session.failed_turn
             is_due = session.is_owed(now) and not session.given_up
+        if ends in ("waits", "opens"):
+            self.wait_for_budget(now, is_due=is_due, is_last=is_last)
+            if ends == "opens":
+                self.store.budgets.reset("s")
+                session.reset_budget(now)
+            return
         if is_due and not is_last and session.drop_answered(now):
-            is_due = False
+            is_due, open_turn = session.is_owed(now) and not session.given_up, session.failed_turn
+
+        def is_another_due() -> bool:
+            """Let the model end what a worker ends without its handler; return whether the handler is called then."""
+            while session.is_owed(now) and not session.given_up and (session.due_at is None or session.due_at <= now):
+                if session.open_turn is not None and session.stored_turn(session.open_turn) is not None:
+                    session.release(saved=True)
+                elif not session.drop_answered(now):
+                    return True
+            return False
 
         def handle(own: Conversation, turn: RunningTurn) -> None:
+            if run:
+                assert is_another_due()
+            expected = session.open_turn if run else open_turn
             run.append(turn)
             taken = [each for each in turn.messages if each.seq > session.last_seq]
             attempt = ModelAttempt(turn.id, f"{turn.lease.token:016x}", LEASE)
             self.draft_ids.append(attempt.draft_id)
-            assert turn.id == (open_turn or turn.id)
+            self.reserved.add(attempt.draft_id)
+            assert turn.id == (expected or turn.id)
             attempts = session.attempts
             assert session.begin(now, attempt) is None
             session.attempts = attempts + 1
             assert turn.attempt == session.attempts
             generated = (each.id for each in taken if str(each.id).startswith("turn"))
-            session.take_inbox(now, attempt, [each.id or next(generated) for each in session.due(now)])
+            session.take_inbox(now, attempt, [each.id or next(generated) for each in session.takable(now)])
             (answer,) = turn.append_messages([Message.assistant(text)])
             assert session.append_in_turn(now, attempt, [Message.assistant(text)], [answer.id]) == [answer]
             assert turn.messages == attempt.messages
@@ -197,7 +302,8 @@ class Machine(ProcessesBesideModel):
             if ends == "fails":
                 session.fail(now, ATTEMPTS, PAUSE * 4 ** (turn.attempt - 1))
                 raise ZeroDivisionError
-            session.save(now, attempt, {})
+            turn.usage = {"input_tokens": 2}
+            session.save(now, attempt, {"input_tokens": 2})
 
         def checked(own: Conversation, turn: RunningTurn) -> None:
             try:
@@ -208,17 +314,40 @@ class Machine(ProcessesBesideModel):
 
         faults: list[Exception] = []
         store = Store(self.store.engine, clock=self.clock)
-        saved = store.work(checked, once=True, lease=LEASE, attempts=ATTEMPTS, backoff=PAUSE)
+        saved = store.work(checked, once=True, lease=LEASE, attempts=ATTEMPTS, backoff=PAUSE, budget=LARGE)
         assert faults == []
-        assert len(run) == int(is_due and not is_last)
+        assert bool(run) == (is_due and not is_last)
+        assert len(run) <= 1 or ends == "saved"
         assert saved == len(run) * (ends == "saved")
+        assert not (saved and is_another_due())
         if is_due and is_last:
             session.failed_turn, session.holder = open_turn or session.failed_turn, None
             session.given_up = True
 
+    def wait_for_budget(self, now: datetime, *, is_due: bool, is_last: bool) -> None:
+        session, handled = self.session, list[RunningTurn]()
+        open_turn = session.open_turn
+        with self.store.open("other").turn(budget=LARGE) as turn:
+            turn.usage = {"input_tokens": 1}
+        store = Store(self.store.engine, clock=self.clock)
+        store.work(lambda _, turn: handled.append(turn), once=True, lease=LEASE, attempts=ATTEMPTS, budget=USED_UP)
+        assert handled == []
+        if is_due and is_last:
+            session.failed_turn, session.holder = open_turn or session.failed_turn, None
+            session.given_up = True
+        elif is_due:
+            (owed,) = self.store.owed().items
+            midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+            assert (owed.due_at, owed.error) == (midnight, "BudgetExhausted: s")
+            assert owed.turn_id == open_turn
+            session.wait(now, str(owed.turn_id), midnight - now)
+
     @rule()
     def retry(self) -> None:
-        is_owed = self.session.is_owed(self.clock.time)
+        session = self.session
+        if session.open_turn is None and not session.has_taken and all(each.due_at for each in session.inbox):
+            return  # the time of a later message would become now, which a clock that is set back makes future again
+        is_owed = session.is_owed(self.clock.time)
         assert self.conversation.turns.retry() == is_owed
         if is_owed:
             self.session.attempts, self.session.due_at, self.session.given_up = 0, None, False
@@ -283,11 +412,12 @@ class Machine(ProcessesBesideModel):
         """Replace the session by a copy of it, from a backup or an archive."""
         with TemporaryDirectory() as folder:
             if how == "backup":
-                export(self.store, f"{folder}/b.jsonl", "jsonl", keys=["k"])
+                export(self.store, f"{folder}/b.jsonl", "backup", keys=["k"])
                 self.store.delete("k")
                 assert [each.error for each in import_path(self.store, f"{folder}/b.jsonl")] == [None]
-            elif how == "archive":
-                self.clock.move(milliseconds=1)
+            elif (
+                how == "archive" and self.conversation.info().updated_at < self.clock.time
+            ):  # it may have been set back
                 self.store.expire(older_than=timedelta(0), archive=f"{folder}/a.db")
                 self.store.restore("k", f"{folder}/a.db")
             else:
@@ -357,6 +487,20 @@ class Machine(ProcessesBesideModel):
         inbox = self.conversation.inbox.list()
         assert inbox == session.inbox
         assert [each.due_at for each in inbox] == [each.due_at for each in session.inbox]
+
+    @invariant()
+    def calls_match(self) -> None:
+        assert self.conversation.calls.list() == self.session.begun_calls(self.clock.time)
+        suspensions = sorted(self.session.suspensions.values(), key=lambda each: (each.created_at, each.id))
+        assert self.conversation.suspensions.list() == suspensions
+        assert self.store.calls.waiting().items == [each for each in suspensions if each.answered_at is None]
+
+    @invariant()
+    def reservation_matches(self) -> None:
+        holder = self.session.holder
+        is_reserved = holder is not None and holder.draft_id in self.reserved and self.session.is_held(self.clock.time)
+        for state in self.store.budgets.list("s").items:
+            assert state.reserved == is_reserved
 
     @invariant()
     def owed_turn_matches(self) -> None:

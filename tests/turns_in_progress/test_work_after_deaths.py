@@ -55,6 +55,17 @@ def test_turns_of_a_process_that_died_run_one_at_a_time(either_store: Store, sto
     assert sorted(running) == [["a"], ["b"], ["c"]]
 
 
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_question_that_is_deleted_after_a_death_is_not_answered(store: Store, clock: Clock, deaths: int) -> None:
+    conversation = store.open("k")
+    conversation.inbox.put(message("question", id="q"))
+    for _ in range(deaths):
+        die_with_turns(store, clock, 1)
+        conversation.inbox.delete("q")
+    assert store.work(lambda conversation, turn: pytest.fail("nothing is asked"), once=True) == 0
+    assert store.owed().items == []
+
+
 def test_turn_that_kills_its_process_is_given_up_and_no_other(store: Store, clock: Clock) -> None:
     put(store, "bad", "a", "b", "c")
     deaths = 0
@@ -245,7 +256,7 @@ def raise_memory_error(*_: object) -> None:
 
 
 def refuse_claims(store: Store, key: str, state: str) -> None:
-    """Let a trigger of the host refuse each lease of a session."""
+    """Create a trigger of the host that refuses each lease of a session."""
     sqlite = f"""
         CREATE TRIGGER rule BEFORE UPDATE ON lango_session WHEN NEW.key = '{key}' AND NEW.lease_token IS NOT NULL
         BEGIN SELECT RAISE(ABORT, 'quota exceeded'); END"""

@@ -30,6 +30,7 @@ from lango_store._operations.binds import (
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS
 from lango_store._operations.session import sessions
 from lango_store._operations.session.guards import GuardSql
+from lango_store._operations.session_tables import HAS_ASIDE
 from lango_store._rows.columns import TimeColumn
 from lango_store.tables import live_at
 
@@ -63,6 +64,8 @@ class Conditions(NamedTuple):
     """The append has a guard."""
     intact: bool = False
     """The append needs a session of which no message was changed or removed."""
+    all_in_log: bool = False
+    """The append needs a session without messages outside of its log, which could have one of the ids."""
 
 
 conditions_of: Final = functools.cache(Conditions)
@@ -74,7 +77,8 @@ COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_
 
 def _expected(conditions: Conditions, has_numbers: bool = True) -> tuple[sa.ColumnElement[bool], ...]:
     of_guard = () if conditions.guard is None else conditions.guard.conditions
-    return _IS_EXPECTED * has_numbers + of_guard + _IS_INTACT * conditions.intact
+    all_in_log = tuple(each.is_(None) for each in HAS_ASIDE) * conditions.all_in_log
+    return _IS_EXPECTED * has_numbers + of_guard + _IS_INTACT * conditions.intact + all_in_log
 
 
 def counted(
@@ -95,10 +99,10 @@ def _count(dialect: Dialect, conditions: Conditions, *, has_numbers: bool = True
     return sa.update(SESSION).where(LIVE_SESSION, *expected).values(values).returning(*COUNTED)
 
 
-def _count_or_create(dialect: Dialect) -> sa.UpdateBase:
+def _count_or_create(dialect: Dialect, conditions: Conditions) -> sa.UpdateBase:
     insert: Any = sessions.insertion(dialect, _ADDED)
     upsert = insert.on_conflict_do_update(
-        index_elements=[SESSION.c.key], set_=counted(dialect), where=sa.and_(LIVE, *_IS_EXPECTED)
+        index_elements=[SESSION.c.key], set_=counted(dialect), where=sa.and_(LIVE, *_expected(conditions))
     )
     return upsert.returning(*COUNTED)  # type: ignore[no-any-return]
 
@@ -183,7 +187,7 @@ def turn_row(
 def _append(
     dialect: Dialect, conditions: Conditions, *, one: bool, turn: bool, creates: bool, payloads: bool
 ) -> sa.Executable:
-    session = (_count_or_create(dialect) if creates else _count(dialect, conditions)).cte("session")
+    session = (_count_or_create(dialect, conditions) if creates else _count(dialect, conditions)).cte("session")
     last_seq, now, turn_no = session.c
     number_of_turn = turn_no if turn else None
     inserted = _insert_messages(session, KEY, last_seq, now, number_of_turn, one=one, conditions=conditions)
@@ -204,7 +208,7 @@ def append(*, one: bool, turn: bool, creates: bool, conditions: Conditions, payl
         one: The statement takes the values of one message, not arrays of values.
         turn: It also inserts a turn.
         creates: It creates the session if the session is missing.
-        conditions: Conditions that the session has to meet; none with `creates`.
+        conditions: Conditions that the session has to meet; with `creates`, at most `all_in_log`.
         payloads: It also inserts payloads.
     """
     options = {"one": one, "turn": turn, "creates": creates, "payloads": payloads}

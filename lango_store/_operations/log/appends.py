@@ -29,7 +29,7 @@ from lango_store._operations.session.sessions import ANYTHING, Expected, NewSess
 from lango_store._rows.encoding import checked_key
 from lango_store._rows.payloads import JSON_COLUMNS, Threshold, move
 from lango_store._values.model import Message, MessageRole
-from lango_store.errors import SessionExpired, SessionNotFound
+from lango_store.errors import InvalidMessage, SessionExpired, SessionNotFound, UniqueViolation, quoted
 
 _RECORD: Final = MessageRole.RECORD.value
 _json_of: Final = itemgetter(*JSON_COLUMNS)
@@ -39,10 +39,11 @@ class Batch:
     """Messages to append, checked and encoded as rows for the driver.
 
     `repeats` is true if two messages have the same id. `tokens` is the sum over all messages except records. `bodies`
-    holds the payloads of the messages by digest.
+    holds the payloads of the messages by digest. `may_be_stored` is set to True if it was not checked yet whether an id
+    is stored.
     """
 
-    __slots__ = ("bodies", "ids", "messages", "records", "repeats", "rows", "threshold", "tokens")
+    __slots__ = ("bodies", "ids", "may_be_stored", "messages", "records", "repeats", "rows", "threshold", "tokens")
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Batch:
         Raises:
             InvalidMessage: A message cannot be stored.
         """
+        self.may_be_stored = False
         self.messages: Final = list(messages)
         self.rows: list[dict[str, Any]] = []
         self.bodies: dict[str, str] = {}
@@ -227,7 +229,7 @@ def write(
     if new.bodies:
         params |= {"digests": list(new.bodies), "bodies": list(new.bodies.values())}
     method = _METHODS[dialect.append_method]
-    conditions = statements.conditions_of(None if guard is None else guard.sql, "since" in params)
+    conditions = statements.conditions_of(None if guard is None else guard.sql, "since" in params, new.may_be_stored)
     tries = sessions.MAX_TRIES
     while (row := method(connection, now, params, new.rows, create, conditions, guard)) is None:
         tries -= 1
@@ -238,6 +240,8 @@ def write(
         except SessionNotFound:  # the session had expired, and was purged since the statement
             if create is None or not tries:
                 raise
+        if new.may_be_stored:
+            raise UniqueViolation(f"session {quoted(key)} has messages outside of its log, which may have the same ids")
     last_seq = row[0] if type(row[0]) is int else whole_number(key, "last_seq", row[0])
     created_at = now or stored_time(key, "updated_at", row[1])
     turn_no = None if turn is None else whole_number(key, "last_turn_no", row[2])
@@ -375,28 +379,37 @@ _METHODS: Final[Mapping[AppendMethod, _Method]] = {
 
 
 def replace(
-    connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: Expected = ANYTHING
+    connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: Expected, cut: removals.Cut
 ) -> list[Message]:
     """Replace the messages after the seq `after` in one transaction.
 
     The new messages may reuse the ids of deleted ones. If a message that stays has the id
     of a new one, the new one is not stored. If all new messages have ids, a repeated call
-    changes nothing.
+    changes nothing. An id of a message that is set aside cannot be used again.
     """
     check_seq("replace_after", after)
     session = sessions.lock(connection, now, key)
     stored = messages.read_by_ids(connection, key, new.ids)
-    if len(stored) == len(new.ids) and _follows(connection, key, new, after):
+    is_aside = _is_any_aside(connection, now, key, stored)
+    is_known = len(stored) == len(new.ids) and all(message.id is not None for message in new.messages)
+    if is_known and (is_aside or _follows(connection, key, new, after)):
         return [_replayed(stored[str(message.id)]) for message in new.messages]
+    if is_aside:
+        raise InvalidMessage("id", "is the id of a message that is set aside: drop its alternative, or give another id")
     expected.check(key, session)
     if expected.guard is not None:
         expected.guard.check(connection, key)
     removals.reject_gap(connection, key, after)
-    removals.cut(connection, now, key, after, session.last_seq)
+    cut(connection, now, key, after, session.last_seq)
     appended = append_new_ids(connection, now, key, new, Expected(guard=expected.guard))
     if appended:
         changes.note_added(connection, key, session.last_seq + 1, max(each.seq for each in appended))
     return appended
+
+
+def _is_any_aside(connection: sa.Connection, now: datetime, key: str, stored: Mapping[str, Message]) -> bool:
+    chosen = messages.Range(seqs=[each.seq for each in stored.values()])
+    return len(messages.read(connection, now, key, chosen, "raise", "reference")) < len(stored) if stored else False
 
 
 _ids_after: Final = Statement(
@@ -405,8 +418,11 @@ _ids_after: Final = Statement(
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
-    """Return True if the log after `after` consists of the batch's ids in order, except those stored up to `after`."""
-    if not new.rows or any(message.id is None for message in new.messages):
+    """Return True if the log after `after` consists of the batch's ids in order, except those stored up to `after`.
+
+    All messages of the batch have ids.
+    """
+    if not new.rows:
         return False
     rows = _ids_after.run(connection, {"key": key, "after": after, "limit": len(new.ids) + 1})
     ids = [id for (id,) in rows]

@@ -33,7 +33,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.log import payloads
 from lango_store._operations.session import sessions
-from lango_store._operations.session_tables import OF_MESSAGES, SessionTable
+from lango_store._operations.session_tables import HAS_ASIDE, OF_MESSAGES, SessionTable, with_aside
 from lango_store._values.model import ChangeKind
 
 _ZERO: Final = sa.literal_column("0", sa.BigInteger())
@@ -88,7 +88,7 @@ class Recorder(Protocol):
 _RECORDER: Final = "lango_store_recorder"
 """The execution option with the `Recorder` of a transaction."""
 
-_NOT_RECORDED: Final = {"undo_until": None, "added_upto": None, "noted": 0}
+NOT_RECORDED: Final = {"undo_until": None, "added_upto": None, "noted": 0}
 
 
 @contextmanager
@@ -97,11 +97,12 @@ def recording(connection: sa.Connection, recorder: Recorder | None) -> Iterator[
     if recorder is None:
         yield
         return
+    before = recorder_of(connection)
     connection.execution_options(**{_RECORDER: recorder})
     try:
         yield
     finally:  # the connection may be the caller's
-        connection.execution_options(**{_RECORDER: None})
+        connection.execution_options(**{_RECORDER: before})
 
 
 def recorder_of(connection: sa.Connection) -> Recorder | None:
@@ -200,14 +201,22 @@ class LogChange:
 
     def _complete(self) -> None:
         recorder = recorder_of(self.connection)
-        columns = _NOT_RECORDED if recorder is None else recorder.columns(self)
+        columns = NOT_RECORDED if recorder is None else recorder.columns(self)
         bound = vars(self) | {"now": dialect_of(self.connection).time(self.now), **columns}
         _insert_change.run_many(self.connection, [bound])
         if self._removes_messages:
             delete_orphans(self.connection, self.key)
         payloads.release(self.connection, self.key)
-        if not _correct_counters[self._changes_turns].run(self.connection, bound):
+        rows = _correct_counters[self._changes_turns].run(self.connection, bound)
+        if not rows:
             raise sessions.not_permitted(self.key)
+        if self._removes_messages and any(has_aside is not None for has_aside in rows[0][1:]):
+            for call in AFTER_REMOVALS:
+                call(self)
+
+
+AFTER_REMOVALS: Final[list[Callable[[LogChange], None]]] = []
+"""Functions of rooms, called after a change that removed messages of a session with messages outside of its log."""
 
 
 _INSERTED: Final[dict[str, sa.ColumnElement[Any]]] = {
@@ -244,7 +253,7 @@ def _build_correction(with_turns: bool) -> sa.Update:
             "summary_turn": sa.select(last.c.turn_no).scalar_subquery(),
             "summarized_upto": sa.func.coalesce(sa.select(last.c.replaced_upto).scalar_subquery(), _ZERO),
         }
-    return sa.update(SESSION).where(of_session(SESSION)).values(values).returning(SESSION.c.last_seq)
+    return sa.update(SESSION).where(of_session(SESSION)).values(values).returning(SESSION.c.last_seq, *HAS_ASIDE)
 
 
 _correct_counters: Final = {each: Statement(_build_correction(each)) for each in (False, True)}
@@ -262,8 +271,10 @@ def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None
 
 
 def _has_no_message(rows: SessionTable) -> sa.ColumnElement[bool]:
-    is_message = (of_session(MESSAGE, rows.table.c.session_key), MESSAGE.c.seq == rows.message_seq)
-    return sa.and_(rows.message_seq.is_not(None), ~sa.exists().where(*is_message))
+    seq, key = rows.message_seq, rows.table.c.session_key
+    tables = with_aside(MESSAGE) if rows.stored.kept_aside else [MESSAGE]
+    is_stored = (sa.exists().where(of_session(each, key), each.c.seq == seq) for each in tables)
+    return sa.and_(seq.is_not(None), *(~each for each in is_stored))
 
 
 _delete_orphans: Final = [
@@ -272,7 +283,7 @@ _delete_orphans: Final = [
 
 
 def delete_orphans(connection: sa.Connection, key: str) -> None:
-    """Delete the rows of a session that belong to messages which no longer exist."""
+    """Delete the rows of a session that belong to messages which no longer exist or, in most tables, are set aside."""
     for statement in _delete_orphans:
         statement.run_many(connection, [{"key": key}])
 

@@ -4,7 +4,6 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
@@ -26,6 +25,7 @@ from lango_store._operations.binds import (
 from lango_store._operations.log import payloads
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
+    MESSAGE_FIELDS,
     SEQ,
     TURN_NO,
     decode_checked,
@@ -33,12 +33,12 @@ from lango_store._operations.rows import (
     next_start,
 )
 from lango_store._operations.session import sessions
+from lango_store._operations.session_tables import select_stored
 from lango_store._rows.encoding import checked_key, checked_keys, encode_id, end_of_prefix
 from lango_store._values.model import Message, SessionInfo
 from lango_store._values.session import Session
 from lango_store._values.value import built
 from lango_store.errors import DatabaseBusy, quoted
-from lango_store.window.repair import INSTRUCTIONS
 
 MAX_SEQ: Final = 2**63 - 1
 _TRIES: Final = 10
@@ -283,13 +283,18 @@ def selecting(condition: Callable[[Dialect], sa.ColumnElement[bool]]) -> Stateme
     return Statement(lambda dialect: query.where(condition(dialect)))
 
 
+def selecting_stored(condition: Callable[[Dialect, sa.Table], sa.ColumnElement[bool]]) -> Statement:
+    """Return a statement for `select` as `selecting` does; it also reads messages that are set aside."""
+    return Statement(lambda dialect: select_stored(MESSAGE, MESSAGE_FIELDS, functools.partial(condition, dialect)))
+
+
 def select(connection: AnyConnection, statement: Statement, key: str, **values: Any) -> list[Message]:
     """Read messages of a session with a statement of `selecting`."""
     return statement.run(connection, values | {"key": key}, payloads.decoder(connection, key))
 
 
 _at = selecting(lambda _: MESSAGE.c.seq == number("seq"))
-_with_ids = selecting(lambda dialect: MESSAGE.c.id.in_(dialect.texts_of_list(text("ids"))))
+_with_ids = selecting_stored(lambda dialect, rows: rows.c.id.in_(dialect.texts_of_list(text("ids"))))
 
 
 def at(connection: AnyConnection, key: str, seq: int) -> Message | None:
@@ -299,7 +304,7 @@ def at(connection: AnyConnection, key: str, seq: int) -> Message | None:
 
 
 def read_by_ids(connection: AnyConnection, key: str, ids: frozenset[str]) -> dict[str, Message]:
-    """Return the stored messages with these ids as a dict by id."""
+    """Return the stored messages with these ids as a dict by id, also messages that are set aside."""
     if not ids:
         return {}
     return {str(message.id): message for message in select(connection, _with_ids, key, ids=json.dumps(sorted(ids)))}
@@ -362,23 +367,18 @@ def read_ends(
 # The end of a window
 
 
-def _of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
+def of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
+    """Select a column of the live session."""
     return sa.select(column).where(LIVE_SESSION).scalar_subquery()
 
 
-def _of_first(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
-    """Select a column of the first message of a window without a summary."""
-    in_window = (of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), ~IS_RECORD)
-    return sa.select(column).where(*in_window).order_by(MESSAGE.c.seq).limit(1).scalar_subquery()
+SUMMARY_TURN: Final = len(MESSAGE_COLUMNS)
+"""The position of the window's `summary_turn` in a row of `build_last`: after the columns of the message."""
 
 
-_SUMMARY_TURN: Final = len(MESSAGE_COLUMNS)
-"""The position of the window's `summary_turn` in a row of `_build_last`: after the columns of the message."""
-
-
-def _build_last(_: Dialect, *, records: bool = False, start: bool = False) -> sa.Executable:
-    first = (_of_first(MESSAGE.c.seq), _of_first(MESSAGE.c.role)) if start else ()
-    summary_turn = _of_live_session(SESSION.c.summary_turn)
+def build_last(_: Dialect, *, records: bool = False, others: Sequence[sa.ColumnElement[Any]] = ()) -> sa.Executable:
+    """Select the last messages of the window of a live session, with other columns in each row."""
+    summary_turn = of_live_session(SESSION.c.summary_turn)
     in_summary = sa.select(TURN.c.last_seq - TURN.c.first_seq + sa.literal_column("1", sa.BigInteger())).where(
         of_session(TURN), TURN.c.turn_no == summary_turn
     )
@@ -386,15 +386,14 @@ def _build_last(_: Dialect, *, records: bool = False, start: bool = False) -> sa
     # with the highest seqs include the last messages of the window.
     limit = number("limit") + sa.func.coalesce(in_summary.scalar_subquery(), sa.literal_column("0", sa.BigInteger()))
     return (
-        sa.select(*MESSAGE_COLUMNS, summary_turn, *first)
-        .where(of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), _in_window(records))
+        sa.select(*MESSAGE_COLUMNS, summary_turn, *others)
+        .where(of_session(MESSAGE), MESSAGE.c.seq > of_live_session(SESSION.c.summarized_upto), _in_window(records))
         .order_by(MESSAGE.c.seq.desc())
         .limit(limit)
     )
 
 
-_last = {records: Statement(functools.partial(_build_last, records=records)) for records in (False, True)}
-_last_and_start = Statement(functools.partial(_build_last, start=True))
+_last = {records: Statement(functools.partial(build_last, records=records)) for records in (False, True)}
 
 
 def read_last(
@@ -407,54 +406,11 @@ def read_last(
     mode: PayloadMode = "load",
 ) -> list[Message]:
     """Read the last messages of a live session's window."""
-    return _read_with(connection, now, key, last, _last[records], mode=mode)[0]
-
-
-@dataclass(frozen=True)
-class LastMessages:
-    """The last messages of a window, and what is known about the window.
-
-    Attributes:
-        messages: The messages.
-        summary_turn: The turn number of the window's summary.
-        is_whole: If the window has no other messages.
-        leading: The instructions at the start of the window, if it has no summary.
-    """
-
-    messages: Sequence[Message]
-    summary_turn: int | None
-    is_whole: bool
-    leading: Sequence[Message]
-
-
-def read_last_of_prompt(
-    connection: AnyConnection, now: Moment, key: str, last: int, *, newest: int | None = None
-) -> LastMessages:
-    """Read the last messages of a live session's window, and the instructions at its start, for a prompt.
-
-    With `newest`, only the `newest` messages with the highest seqs are considered, and no instructions. Instructions
-    that are not among the last messages take one more statement.
-    """
-    last = max(last, 1)  # no row shows nothing about the start of the window
-    messages, row = _read_with(connection, now, key, last, _last_and_start, newest=newest)
-    if row is None:
-        return LastMessages([], None, is_whole=True, leading=[])
-    summary_turn, first_seq, first_role = row[_SUMMARY_TURN:]
-    if summary_turn is not None or newest is not None:
-        return LastMessages(messages, summary_turn, is_whole=len(messages) < last, leading=[])
-    is_whole = bool(messages) and messages[0].seq == first_seq
-    if first_role not in INSTRUCTIONS:
-        return LastMessages(messages, None, is_whole, [])
-    if is_whole:
-        return LastMessages(
-            messages, None, is_whole, list(takewhile(lambda message: message.role in INSTRUCTIONS, messages))
-        )
-    rows = _instructions.run(connection, {"key": checked_key(key), "first": first_seq})
-    return LastMessages(messages, None, is_whole, _decoder(connection, key, "load")([rows]))
+    return read_with(connection, now, key, last, _last[records], mode=mode)[0]
 
 
 def _build_records(_: Dialect) -> sa.Executable:
-    in_window = (of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), IS_RECORD)
+    in_window = (of_session(MESSAGE), MESSAGE.c.seq > of_live_session(SESSION.c.summarized_upto), IS_RECORD)
     return sa.select(*MESSAGE_COLUMNS).where(*in_window, MESSAGE.c.author == text("author")).order_by(MESSAGE.c.seq)
 
 
@@ -467,20 +423,7 @@ def read_records(connection: AnyConnection, now: Moment, key: str, author: str) 
     return _decoder(connection, key, "load")([_records.run(connection, values)])
 
 
-def _build_instructions(_: Dialect) -> sa.Executable:
-    of_window = (of_session(MESSAGE), MESSAGE.c.seq >= number("first"), ~IS_RECORD)
-    roles = (sa.literal_column(f"'{role.value}'", sa.Text()) for role in sorted(INSTRUCTIONS))
-    others = (
-        sa.select(MESSAGE.c.seq).where(*of_window, *(MESSAGE.c.role != role for role in roles)).order_by(MESSAGE.c.seq)
-    )
-    end = sa.func.coalesce(others.limit(1).scalar_subquery(), sa.literal_column(str(ALL), sa.BigInteger()))
-    return sa.select(*MESSAGE_COLUMNS).where(*of_window, MESSAGE.c.seq < end).order_by(MESSAGE.c.seq)
-
-
-_instructions = Statement(_build_instructions)
-
-
-def _read_with(
+def read_with(
     connection: AnyConnection,
     now: Moment,
     key: str,
@@ -497,8 +440,8 @@ def _read_with(
     if not rows:
         sessions.raise_unmatched(connection, now, key)
         return [], None
-    summary_turn: int | None = rows[0][_SUMMARY_TURN]
+    summary_turn: int | None = rows[0][SUMMARY_TURN]
     shown = rows[:newest][::-1]
     if summary_turn is not None:
         shown.sort(key=lambda row: row[TURN_NO] != summary_turn)
-    return decode([[row[:_SUMMARY_TURN] for row in shown[max(len(shown) - last, 0) :]]]), rows[0]
+    return decode([[row[:SUMMARY_TURN] for row in shown[max(len(shown) - last, 0) :]]]), rows[0]

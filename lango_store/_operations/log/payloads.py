@@ -27,7 +27,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.rows import LISTING, decode_checked
 from lango_store._operations.session import sessions
-from lango_store._operations.session_tables import MESSAGES
+from lango_store._operations.session_tables import MESSAGES, with_aside
 from lango_store._operations.sound_rows import decode_sound
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
@@ -164,14 +164,16 @@ _delete: Final = Statement(
         of_session(PAYLOAD), PAYLOAD.c.digest.in_(dialect.texts_of_list(text("digests")))
     )
 )
-_listings: Final = {
-    table: Statement(
-        lambda _, table=table: (  # type: ignore[misc]
-            sa.select(as_stored(table.c.payloads)).where(of_session(table), table.c.payloads.is_not(None))
-        )
-    )
-    for table in MESSAGES
-}
+
+
+def _listing(*tables: sa.Table) -> Statement:
+    queries = [sa.select(as_stored(each.c.payloads)).where(of_session(each)) for each in tables]
+    return Statement(sa.union_all(*(each.where(each.selected_columns[0].is_not(None)) for each in queries)))
+
+
+_in_log: Final = _listing(MESSAGE)
+_elsewhere: Final = _listing(*(each for each in MESSAGES if each is not MESSAGE))
+_of_session: Final = _listing(*with_aside(MESSAGE))
 
 
 def stored(connection: sa.Connection, key: str) -> set[str]:
@@ -182,12 +184,12 @@ def stored(connection: sa.Connection, key: str) -> set[str]:
 def unused(connection: sa.Connection, key: str) -> set[str]:
     """Return the digests of a session's payloads to which no message, and no version of one, refers."""
     digests = stored(connection, key)
-    for table in MESSAGES:
+    for listings in (_in_log, _elsewhere):
         if digests:
-            digests -= referenced(connection, key, table)
+            digests -= referenced(connection, key, listings)
     return digests
 
 
-def referenced(connection: sa.Connection, key: str, table: sa.Table = MESSAGE) -> set[str]:
-    """Return the digests of the payloads that a session's messages in a table refer to."""
-    return digests_of(listing for (listing,) in _listings[table].run(connection, {"key": key}))
+def referenced(connection: sa.Connection, key: str, listings: Statement = _of_session) -> set[str]:
+    """Return the digests of the payloads that a session's messages refer to, without those that a change removed."""
+    return digests_of(listing for (listing,) in listings.run(connection, {"key": key}))

@@ -9,6 +9,7 @@ the messages that they replace. A cut keeps a summary if it keeps all messages t
 cut at a higher `seq` would delete.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -21,7 +22,7 @@ from lango_store._operations.log.messages import check_seq
 from lango_store._operations.rows import turn_json
 from lango_store._operations.session import sessions
 from lango_store._rows.columns import as_stored
-from lango_store._values.model import MessageRole
+from lango_store._values.model import ChangeKind, MessageRole
 from lango_store.errors import InvalidCut
 
 
@@ -73,16 +74,27 @@ _LATER_TURNS: Final = Rows(TURN, TURN.c.first_seq > _AFTER, ~IS_SUMMARY_BEFORE)
 _DIVIDED: Final = Rows(TURN, TURN.c.first_seq <= _AFTER, TURN.c.last_seq > _AFTER, ~IS_COMPACTION, last_seq=_AFTER)
 
 
-def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq: int) -> int:
+Cut = Callable[[sa.Connection, datetime, str, int, int], int]
+"""Removes the log after a seq of a locked session, as `cut` does."""
+
+
+def cut(
+    connection: sa.Connection, now: datetime, key: str, after: int, last_seq: int, kind: ChangeKind = "truncate"
+) -> int:
     """Delete the log after a seq of a locked session, by the module's rules; return the number of deleted messages."""
     if after > last_seq:
         return 0
-    with LogChange(connection, now, key, "truncate", last_seq + 1, after, unless_empty=True) as change:
-        change.delete(_LATER, after=after)
-        change.delete(_LATER_TURNS, after=after)
-        if not change.is_empty:
-            change.replace(_DIVIDED, after=after)
+    with LogChange(connection, now, key, kind, last_seq + 1, after, unless_empty=True) as change:
+        delete_after(change, after)
     return change.messages
+
+
+def delete_after(change: LogChange, after: int) -> None:
+    """Delete the log after a seq, by the module's rules."""
+    change.delete(_LATER, after=after)
+    change.delete(_LATER_TURNS, after=after)
+    if not change.is_empty:
+        change.replace(_DIVIDED, after=after)
 
 
 _ALL: Final = Rows(MESSAGE)

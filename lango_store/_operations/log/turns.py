@@ -16,10 +16,10 @@ from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, 
 from lango_store._operations.log import messages
 from lango_store._operations.log.appends import Batch, NewTurn, merge_stored, select_unstored, write
 from lango_store._operations.log.changes import LogChange, Rows
-from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
+from lango_store._operations.rows import TURN_COLUMNS, TURN_FIELDS, decode_turn, encode_object, turn_json
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
-from lango_store._rows.columns import as_stored
+from lango_store._operations.session_tables import Condition, select_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_id, encode_text
 from lango_store._values.model import ChangeKind, Compaction, Message, MessageRole, Turn
 from lango_store._values.session import Session
@@ -76,14 +76,14 @@ def save_new(
     """
     last_seq = sessions.lock(connection, now, key).last_seq
     if turn.id is not None:
-        for existing in read(connection, key, TURN.c.id == turn.id):
+        for existing in read_stored(connection, key, lambda rows: rows.c.id == turn.id):
             return replayed(connection, now, key, existing)
     stored = messages.read_by_ids(connection, key, new.ids)
     fresh = select_unstored(new, stored)
     if turn.id is None and new.rows and not fresh.rows:
         # A retry: all messages are stored. If they belong to several turns, the last of these is the saved turn.
         numbers = {message.turn_no for message in stored.values()} - {None}
-        for existing in read(connection, key, TURN.c.turn_no.in_(numbers))[-1:]:
+        for existing in read_stored(connection, key, lambda rows: rows.c.turn_no.in_(numbers))[-1:]:
             return replayed(connection, now, key, existing)
         turn = replace(turn, id=_id_of(new))
         for existing in read(connection, key, TURN.c.id == turn.id):
@@ -116,10 +116,18 @@ def _id_of(new: Batch) -> str:
     return f"messages:{hashlib.sha256(ids.encode()).hexdigest()}"
 
 
-def replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> Turn:
+def replayed(connection: AnyConnection, now: Moment, key: str, turn: Turn) -> Turn:
     """Return a stored turn of a live session with its messages, marked as replayed."""
     sessions.lock(connection, now, key)
-    return turn.model_copy(update={"messages": messages_of(connection, key, turn), "replayed": True})
+    bounds = {"first": turn.first_seq, "last": turn.last_seq, "turn_no": turn.turn_no}
+    stored = messages.select(connection, _of_turn, key, **bounds)
+    return turn.model_copy(update={"messages": stored, "replayed": True})
+
+
+_TURN_NO: Final = number("turn_no")
+_of_turn: Final = messages.selecting_stored(
+    lambda _, rows: sa.and_(rows.c.turn_no == _TURN_NO, rows.c.seq.between(number("first"), number("last")))
+)
 
 
 # Read
@@ -129,6 +137,12 @@ def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool
     """Read turns of a session without their messages, ordered by turn number."""
     query = sa.select(*TURN_COLUMNS).where(of_session(TURN, key), *conditions).order_by(TURN.c.turn_no)
     return [decode_turn(key, row) for row in connection.execute(query)]
+
+
+def read_stored(connection: sa.Connection, key: str, condition: Condition) -> list[Turn]:
+    """Read turns as `read` does, also those that are set aside."""
+    rows = connection.execute(select_stored(TURN, TURN_FIELDS, condition), {"key": key})
+    return [decode_turn(key, row) for row in rows]
 
 
 def read_all(connection: sa.Connection, now: Moment, key: str) -> list[Turn]:
@@ -158,17 +172,11 @@ def messages_of(connection: sa.Connection, key: str, turn: Turn) -> list[Message
 
 # Usage
 
-_usages = Statement(
-    lambda _: (
-        sa.select(TURN.c.turn_no, as_stored(TURN.c.usage))
-        .where(of_session(TURN), TURN.c.usage.is_not(None))
-        .order_by(TURN.c.turn_no)
-    )
-)
+_usages = Statement(select_stored(TURN, ("turn_no", "usage"), lambda rows: rows.c.usage.is_not(None)))
 
 
 def usages(connection: AnyConnection, key: str) -> Iterator[dict[str, Any]]:
-    """Yield the usage of each turn that has one."""
+    """Yield the usage of each turn that has one, also of turns that are set aside."""
     for turn_no, text in _usages.run(connection, {"key": checked_key(key)}):
         yield turn_json(key, turn_no, "usage", text)
 

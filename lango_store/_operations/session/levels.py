@@ -1,7 +1,7 @@
 """A slash in a session key separates levels, so all descendants of a session form one range of keys."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -9,8 +9,6 @@ from lango_store._operations.binds import SESSION, of_sessions
 from lango_store._operations.paging import chunks
 from lango_store._rows.encoding import checked_key, end_of_prefix
 from lango_store.errors import InvalidKey, quoted
-
-T = TypeVar("T")
 
 _RANGES: Final = 100  # per statement: SQLite refuses an expression with more than 1,000 terms
 
@@ -33,23 +31,7 @@ def families(connection: sa.Connection, query: sa.Select[Any], keys: Sequence[st
     for part in chunks(keys, _RANGES):
         prefixes = map(below, part)
         ranges = [sa.and_(SESSION.c.key >= each, SESSION.c.key < end_of_prefix(each)) for each in prefixes]
-        chosen = query.where(sa.or_(of_sessions(SESSION, part), *ranges)).order_by(SESSION.c.key)
+        # Not the key itself: SQLite would read all sessions in the order of its index.
+        chosen = query.where(sa.or_(of_sessions(SESSION, part), *ranges)).order_by(sa.func.substr(SESSION.c.key, 1))
         rows |= {row[0]: row for row in connection.execute(chosen)}
     return list(rows.values())
-
-
-def first_families(keys: Iterable[str], limit: int | None) -> tuple[list[str], int]:
-    """Return the first keys that form at most `limit` families, and the number of these families.
-
-    A family is a session with its descendants among the keys: a descendant of an earlier key joins its family.
-    """
-    taken: dict[str, None] = {}
-    count = 0
-    for key in keys:
-        levels = key.split("/")
-        if not any("/".join(levels[:depth]) in taken for depth in range(1, len(levels))):
-            if count == limit:
-                break
-            count += 1
-        taken[key] = None
-    return list(taken), count

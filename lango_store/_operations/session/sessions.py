@@ -356,9 +356,8 @@ def _build_update(dialect: Dialect, names: Sequence[str], *, activity: bool, exp
     if activity:
         values["updated_at"] = NOW
     values |= REVISED if values or expect else {"revision": SESSION.c.revision}
-    statement = (
-        sa.update(SESSION).where(LIVE_SESSION).values({SESSION.c[name]: value for name, value in values.items()})
-    )
+    which = of_session(SESSION) if names == ("hold",) else LIVE_SESSION  # an expired session can be held until a purge
+    statement = sa.update(SESSION).where(which).values({SESSION.c[name]: value for name, value in values.items()})
     if expect:
         statement = statement.where(SESSION.c.revision == number("expect"))
     if "last_consolidated" in names:

@@ -26,10 +26,11 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.rows import stored_json
 from lango_store._operations.session import sessions
+from lango_store._operations.session_tables import SHARED
 from lango_store._rows.columns import KEY_TEXT, as_stored
 from lango_store._rows.encoding import checked_key, checked_keys, checked_name, encode_json, encode_text, end_of_prefix
 
-_OWNERS: Final = {VALUE: "session key", SHARED_VALUE: "scope"}
+_OWNERS: Final = {VALUE: "session key"} | dict.fromkeys(SHARED, "scope")
 
 NamedJson = list[tuple[str, str]]
 """Names and the JSON of their values, sorted, so that two writers of the same names never deadlock."""

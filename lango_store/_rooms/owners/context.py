@@ -21,9 +21,10 @@ from lango_store._connections import cancellation
 from lango_store._connections.context import EVERY, Context
 from lango_store._dialect import AnyConnection
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import SESSION, SHARED_VALUE, of_session, text
+from lango_store._operations.binds import SESSION, of_session, text
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import ANYTHING, Expected
+from lango_store._operations.session_tables import SHARED
 from lango_store._rows.encoding import checked_key, checked_keys, encode_text
 from lango_store.errors import InvalidState, LangoStoreError, SessionExists, SessionNotFound, quoted
 
@@ -80,7 +81,7 @@ class OwnedContext(Context):
         name = _subject_of(operation)
         context = copy.copy(self)
         context._key = EVERY
-        if name in ("owner", "owners") and any(each is SHARED_VALUE for each in rest):
+        if name in ("owner", "owners") and any(each in SHARED for each in rest if isinstance(each, sa.Table)):
             self.check_scopes([subject] if name == "owner" else subject)
         elif hasattr(subject, "of_user"):
             args = (subject.of_user(self.owner), *rest)
@@ -199,7 +200,7 @@ class OwnedContext(Context):
         """Raise `InvalidState` for shared values of another scope than the user's."""
         own = f"user:{self.owner}"
         if any(scope != own for scope in scopes):
-            raise InvalidState(f"this store is for user {quoted(self.owner)}, whose shared values have the scope {own}")
+            raise InvalidState(f"this store is for user {quoted(self.owner)}, who has only the scope {own}")
 
 
 def _subject_of(operation: Any) -> str | None:

@@ -20,7 +20,7 @@ _HELP: Final = {
     "oldest_owed_seconds": "How long the first of these turns has been due. If it grows, start more workers.",
     "given_up_turns": "Turns that were given up. Find the cause with lango-store owed, then run turns retry.",
     "unknown_calls": "Tool calls that may have run and have no result. List them with lango-store calls.",
-    "unanswered_suspensions": "Questions that wait for an answer. List them with lango-store suspensions.",
+    "unanswered_suspensions": "Suspensions that wait for an answer. List them with lango-store suspensions.",
     "input_tokens": "Tokens of prompts in the usage of turns.",
     "output_tokens": "Tokens of answers in the usage of turns.",
     "cached_tokens": "Tokens of prompts that were read from a cache, in the usage of turns.",

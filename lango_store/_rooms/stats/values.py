@@ -44,6 +44,8 @@ class Stats(Value):
             `Store.calls.unknown` lists them.
         unanswered_suspensions: The number of suspensions of live sessions that wait for an answer. Expired suspensions
             do not count.
+        alternatives: The number of alternatives that are set aside, in all sessions.
+        alternative_messages: The number of their messages, without records. `messages` does not count them.
         agents: The statistics of each agent, sorted by the number of messages, largest first.
         expiring: The number of sessions by the time until they expire: "expired", "within an hour", "within a day",
             "within a week", "within 30 days", "later" and "never". Each session is counted once.
@@ -63,5 +65,7 @@ class Stats(Value):
     given_up_turns: int = 0
     unknown_calls: int = 0
     unanswered_suspensions: int = 0
+    alternatives: int = 0
+    alternative_messages: int = 0
     agents: list[AgentStats]
     expiring: dict[str, int]

@@ -21,6 +21,12 @@ class InConversation:
         New events may come from any process. Each message is yielded once, in the order of `seq`. Waiting for an event
         uses no thread and no connection.
 
+        One thread per store asks with one statement whether any of the followed sessions has changed: every 20 ms for
+        two seconds after an event, then less and less often, down to once a second. A write through the same store
+        makes it ask earlier. If readers in an event loop take long to process events, it asks less often: if they take
+        10 ms, after 200 ms, and after 1 s at most. It reads new rows once for all readers of a session; a reader that
+        has fallen behind makes its own reads.
+
         Args:
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
                 session. With a `seq`, whichever session has the key now is followed. With a cursor, the session that

@@ -11,6 +11,7 @@ from lango_store._operations.session.lists import WorkFilters
 from lango_store._parts.twins import AsyncPart, attribute, awaited, group
 from lango_store._rooms.turns_in_progress import groups, working
 from lango_store._rooms.turns_in_progress.groups import Drafts, Inbox, StoreTurns
+from lango_store._rooms.turns_in_progress.running import TurnLimit
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._values.model import Message, Turn
 
@@ -134,6 +135,9 @@ class InConversation(Generic[T]):
         lease: timedelta = timedelta(minutes=2),
         wait: timedelta | None = None,
         flush: timedelta = timedelta(milliseconds=250),
+        budget: TurnLimit | None = None,
+        replace_after: int | None = None,
+        keep: bool = False,
     ) -> T:
         """Return an asynchronous context manager for a turn, which excludes other turns.
 
@@ -148,9 +152,16 @@ class InConversation(Generic[T]):
             wait: How long to wait for another turn of the session, or for its lease, to end; up to 1 day. Defaults to
                 not waiting.
             flush: How long to collect pieces of a draft before they are stored, up to 1 day. Defaults to 250 ms.
+            budget: A `Budget`. Entering the block reserves a part of it, in the transaction that takes the lease, and
+                saving the turn counts its usage. None (default) limits nothing.
+            replace_after: Entering the block also deletes the messages with a `seq` above this value, for example to
+                regenerate an answer, unless an earlier attempt of the turn has appended messages after them.
+            keep: Set these messages aside instead, as an alternative: see `alternatives` and `switch`.
 
         Raises:
+            InvalidCut: On entering the block: a compaction discarded messages with a `seq` above `replace_after`.
             TurnInProgress: On entering the block: another turn has the lease.
+            BudgetExhausted: On entering the block: the reservation does not fit into the budget; nothing was written.
             InvalidState: The conversation belongs to a transaction, which would hide the lease from other processes.
 
         Example:
@@ -163,7 +174,8 @@ class InConversation(Generic[T]):
                     await turn.append(Message.assistant(turn.draft_text))
             ```
         """
-        return self._turn_type(self._threads, self._twin.turn(id, lease=lease, wait=wait, flush=flush))
+        options: dict[str, Any] = {"budget": budget, "replace_after": replace_after, "keep": keep}
+        return self._turn_type(self._threads, self._twin.turn(id, lease=lease, wait=wait, flush=flush, **options))
 
 
 class InStore(Generic[C, T]):
@@ -199,6 +211,7 @@ class InStore(Generic[C, T]):
         attempts: int = 5,
         backoff: timedelta = timedelta(seconds=5),
         once: bool = False,
+        budget: TurnLimit | Callable[[C], TurnLimit | None | Awaitable[TurnLimit | None]] | None = None,
         **which: Unpack[WorkFilters],
     ) -> int:
         """Run the turns that sessions are owed, until the call is cancelled or the process gets SIGTERM.
@@ -220,6 +233,8 @@ class InStore(Generic[C, T]):
             backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long, at most
                 1 day. Defaults to 5 seconds.
             once: Return as soon as no turn is due. False by default.
+            budget: The `Budget` of each turn, or a function or coroutine function of the conversation that returns it,
+                as in `Store.work`. Defaults to none.
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
 
         Returns:
@@ -247,6 +262,9 @@ class InStore(Generic[C, T]):
             own._notice_loss()
             return handle(self.in_turn(own).conversation(turn.key), own)
 
-        return await working.work_async(self._threads, worker, run)
+        def limit_of(turn: RunningTurn) -> Any:
+            return budget(self.conversation(turn.key)) if callable(budget) else budget
+
+        return await working.work_async(self._threads, worker, run, None if budget is None else limit_of)
 
     owed = awaited(groups.InStore.owed)

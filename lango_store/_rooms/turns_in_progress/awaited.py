@@ -4,13 +4,15 @@ from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store._dialect import AnyConnection, Moment
+from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import MESSAGE, SESSION, TURN, number, of_session, text
 from lango_store._operations.log import messages
 from lango_store._operations.log.messages import Range
+from lango_store._operations.rows import stored_time
 from lango_store._operations.session import sessions
-from lango_store._rooms.turns_in_progress import inbox, owed, running
+from lango_store._rooms.turns_in_progress import inbox, owed, running, working
+from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import encode_id
 from lango_store._values.model import Message, MessageRole
 
@@ -31,9 +33,14 @@ _state: Final = Statement(
     lambda _: sa.select(
         SESSION.c.lease_turn,
         sa.func.coalesce(SESSION.c.waiting, sa.literal_column("0", sa.BigInteger())),
-        SESSION.c.owed_at.is_not(None),
-        sa.func.coalesce(SESSION.c.owed_at < owed.NEVER_STORED, sa.false()),
+        sa.and_(SESSION.c.owed_at.is_not(None), ~owed.IS_FUTURE),
+        sa.and_(sa.func.coalesce(SESSION.c.owed_at < owed.NEVER_STORED, sa.false()), ~owed.IS_FUTURE),
     ).where(of_session(SESSION))
+)
+_delay: Final = Statement(
+    lambda _: sa.select(SESSION.c.last_error, as_stored(SESSION.c.owed_at)).where(
+        of_session(SESSION), SESSION.c.last_error.like(text("waits_for")), owed.IS_ENDED
+    )
 )
 _number: Final = Statement(lambda _: sa.select(TURN.c.id).where(of_session(TURN), TURN.c.turn_no == number("turn_no")))
 _last: Final = Statement(
@@ -53,7 +60,7 @@ def of_message(connection: AnyConnection, now: Moment, key: str, id: str) -> Awa
     current, waiting, is_open, is_due = _row(connection, now, key)
     for stored in messages.read_by_ids(connection, key, frozenset([str(encode_id(id))])).values():
         turn_id = _turn_of(connection, key, stored)
-        if stored.role is MessageRole.USER and not (is_open and current == turn_id):
+        if stored.role is MessageRole.USER and not (is_open and current == turn_id is not None):
             later = messages.read(connection, now, key, Range(after=stored.seq, limit=1))
             if not later and waiting & owed.ANSWERED:
                 return AwaitedTurn(None, is_due)
@@ -91,6 +98,16 @@ def next_turn(connection: AnyConnection, now: Moment, key: str) -> AwaitedTurn:
     return AwaitedTurn(turn_id if is_open else None, is_due)
 
 
+def budget_awaited(connection: AnyConnection, now: Moment, key: str) -> dict[str, str] | None:
+    """Return the scope of the budget that the owed turn waits for, and the time of its next try."""
+    waits_for = working.waits_for("")
+    bound = {"key": key, "waits_for": f"{waits_for}%", "now": dialect_of(connection).time(now)}
+    for error, owed_at in _delay.run(connection, bound):
+        until = stored_time(key, "owed_at", owed_at)
+        return {"scope": error.removeprefix(waits_for), "until": until.isoformat()}
+    return None
+
+
 def is_owed(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> bool:
     """Return True if a turn is in progress, or is owed another attempt."""
     current, _, _, is_due = _row(connection, now, key)
@@ -100,7 +117,8 @@ def is_owed(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> b
 
 
 def _row(connection: AnyConnection, now: Moment, key: str) -> tuple[str | None, int, bool, bool]:
-    """Return the turn that has begun, what waits, whether a turn is owed, and whether one is that was not given up."""
+    """Return the turn that has begun, the waiting messages, whether one is owed, and whether one not given up is."""
     sessions.row_of(connection, now, key)
-    ((turn_id, waiting, is_open, is_due),) = _state.run(connection, {"key": key})
+    bound = {"key": key, "now": dialect_of(connection).time(now)}
+    ((turn_id, waiting, is_open, is_due),) = _state.run(connection, bound)
     return turn_id, waiting, bool(is_open), bool(is_due)

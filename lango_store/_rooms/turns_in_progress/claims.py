@@ -34,7 +34,7 @@ def _query(dialect: Dialect, names: tuple[str, ...], *columns: Any) -> sa.Select
 
 _LONGEST_PAUSE: Final[sa.ColumnElement[Any]] = sa.literal_column(str(MAX_DURATION.total_seconds()), sa.Double())
 _ZERO: Final = sa.literal_column("0", sa.BigInteger())
-_IS_FIRST_ATTEMPT: Final = sa.func.coalesce(SESSION.c.attempts, _ZERO) == _ZERO
+_IS_FIRST_ATTEMPT: Final = sa.and_(sa.func.coalesce(SESSION.c.attempts, _ZERO) == _ZERO, SESSION.c.last_error.is_(None))
 
 
 def _is_due(dialect: Dialect) -> sa.ColumnElement[bool]:
@@ -126,7 +126,10 @@ def claim(
             break
         turn = open_turn(key, turn_id)
         turn.attempt = (attempts or 0) + 1
-        turn._needs_messages = turn_id is None and not (waiting or 0) & owed.ANSWERED
+        bits = waiting or 0
+        turn._was_claimed = turn_id is None or bool(bits & owed.TO_TAKE)  # another process has claimed it and died
+        is_of_inbox = turn._was_claimed or bits & owed.TAKEN
+        turn._needs_messages = bool(is_of_inbox) and not bits & (owed.ANSWERED | owed.ANSWERED_BEFORE)
         if not leases.claim(connection, now, key, turn.id, turn.lease, counts=is_alone or has_died):
             continue
         if turn.attempt > max_attempts:

@@ -1,6 +1,6 @@
 """The errors of the room."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from lango_store.errors.core import Conflict, LangoStoreError, NotFound, quoted
 
@@ -52,6 +52,31 @@ class TurnInProgress(InProgress):
         self.key = key
         self.turn_id = turn_id
         self.until = until
+
+
+class BudgetExhausted(LangoStoreError):
+    """The reservation of a turn does not fit into its budget: the turn has not begun, and nothing was written.
+
+    `Store.work` runs the turn when the budget opens again.
+
+    Attributes:
+        scope: The scope of the budget.
+        left: The rest of the budget, without what turns in progress have reserved; at least 0.
+        opens_at: The time at which the next period begins. If only turns in progress have reserved too much, the time
+            at which the first of their leases ends, unless it is extended. None if the budget has no period and is
+            used up.
+    """
+
+    def __init__(self, scope: str, left: float, opens_at: datetime | None, pause: timedelta | None) -> None:
+        opens = "it has no period: reset it" if opens_at is None else f"it opens at {opens_at}"
+        super().__init__(
+            f"the reservation of the turn is more than the {left} that are left of the budget of {quoted(scope)}, "
+            f"{opens}; the turn has not begun"
+        )
+        self.scope = scope
+        self.left = left
+        self.opens_at = opens_at
+        self._pause = pause  # None if it is enough that another turn ends
 
 
 class DraftNotFound(NotFound):

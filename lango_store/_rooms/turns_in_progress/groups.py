@@ -1,5 +1,7 @@
 """Turns in progress, drafts of answers, messages that wait for a turn, and workers."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -10,6 +12,7 @@ from lango_store._operations.session.lists import WorkFilters, work_filter
 from lango_store._operations.session.sessions import Expected
 from lango_store._parts.groups import SessionPart, StoreFacade, StorePart, session_group, store_group
 from lango_store._rooms.turns_in_progress import claims, drafts, inbox, leases, replacing, stopping, working
+from lango_store._rooms.turns_in_progress.running import TurnLimit
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store._rooms.turns_in_progress.values import Draft, OpenTurn, OwedTurn
 from lango_store._values.model import Message, Turn
@@ -165,7 +168,8 @@ class Inbox(SessionPart):
             message: The message to store. A message whose `id` is in the inbox or in the log already is not stored
                 again; the stored one is returned with `replayed=True`.
             at: The time from which a turn takes the message, in the years 1000 to 9000: the session is owed a turn
-                from then on. Until then, no turn takes it. By default, the next turn takes it.
+                from then on. Until then, no turn takes it. By default, the next turn takes it. No turn takes it if the
+                session expires or is purged before: choose a TTL that is longer.
             in_: As `at`, but from now, such as `timedelta(hours=1)`; up to 100 years.
 
         Returns:
@@ -183,7 +187,12 @@ class Inbox(SessionPart):
         return stored
 
     def put_messages(
-        self, messages: Sequence[Message], *, replace_after: int | None = None, expect: int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        replace_after: int | None = None,
+        keep: bool = False,
+        expect: int | None = None,
     ) -> _Messages:
         """Store messages in the inbox, all or none, as `put` does.
 
@@ -193,6 +202,9 @@ class Inbox(SessionPart):
                 does, and delete the messages of the inbox that are due and those of the log with a `seq` above this
                 value. Without `messages`, the session is then owed a turn, for another answer to the message with this
                 `seq`. None (default) deletes nothing.
+            keep: Set these messages aside instead, those of the inbox after those of the log, as an alternative: see
+                `Conversation.alternatives`. If all new messages have ids that the log or an alternative has, nothing
+                is done, and the stored messages are returned.
             expect: Store the messages only if the session's `revision` equals this value.
 
         Returns:
@@ -206,6 +218,8 @@ class Inbox(SessionPart):
         context = self._context
         new, expected = Batch([context.counted(each) for each in messages]), Expected(revision=expect)
         if replace_after is None:
+            if keep:
+                raise TypeError("keep needs replace_after: it keeps the messages that the call replaces")
             run = context.transact if len(new.ids) == len(new.rows) else context.transact_once
             return run(inbox.enqueue, self.key, new, expected)
         arguments = expected, replace_after, stopping.encode_metadata(None, None)
@@ -217,6 +231,7 @@ class Inbox(SessionPart):
             context.counted,
             context.payload_threshold,
             keeps_removed=context.recorder is not None,
+            set_aside=context.set_aside if keep else None,
         )
         if not context.in_callers_transaction:  # otherwise the turns notice it after the commit
             for token in tokens:
@@ -238,6 +253,9 @@ class Inbox(SessionPart):
 
         Returns:
             True if the inbox had the message, otherwise False.
+
+        Raises:
+            InvalidState: The message is the result of a call that waits, which would then wait for ever.
         """
         return self._context.transact(inbox.delete, self.key, id)
 
@@ -255,6 +273,7 @@ class Inbox(SessionPart):
             MessageNotFound: The inbox has no message with this id, for example because a turn has taken it; nothing was
                 written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
+            InvalidState: The message is the result of a call that waits.
             ValueError: The message has no id.
         """
         if message.id is None:
@@ -294,6 +313,9 @@ class InConversation(SessionPart, Generic[T]):
         lease: timedelta = timedelta(minutes=2),
         wait: timedelta | None = None,
         flush: timedelta = timedelta(milliseconds=250),
+        budget: TurnLimit | None = None,
+        replace_after: int | None = None,
+        keep: bool = False,
     ) -> T:
         """Return a context manager for a turn, which excludes other turns of the session.
 
@@ -309,9 +331,16 @@ class InConversation(SessionPart, Generic[T]):
             wait: How long to wait for another turn of the session, or for its lease, to end; up to 1 day. Defaults to
                 not waiting.
             flush: How long to collect pieces of a draft before they are stored, up to 1 day. Defaults to 250 ms.
+            budget: A `Budget`. Entering the block reserves a part of it, in the transaction that takes the lease, and
+                saving the turn counts its usage. None (default) limits nothing.
+            replace_after: Entering the block also deletes the messages with a `seq` above this value, for example to
+                regenerate an answer, unless an earlier attempt of the turn has appended messages after them.
+            keep: Set these messages aside instead, as an alternative: see `alternatives` and `switch`.
 
         Raises:
+            InvalidCut: On entering the block: a compaction discarded messages with a `seq` above `replace_after`.
             TurnInProgress: On entering the block: another turn has the lease.
+            BudgetExhausted: On entering the block: the reservation does not fit into the budget; nothing was written.
             InvalidState: The conversation belongs to a transaction (`Store.using`, `transaction` or `transact`), which
                 would hide the lease from other processes.
 
@@ -325,7 +354,7 @@ class InConversation(SessionPart, Generic[T]):
                     turn.append(Message.assistant(turn.draft_text))
             ```
         """
-        return self._turn_type(self._context, self.key, id, lease, wait, flush)
+        return self._turn_type(self._context, self.key, id, lease, wait, flush, budget, replace_after, keep)
 
 
 class InStore(StoreFacade, Generic[C, T]):
@@ -360,6 +389,7 @@ class InStore(StoreFacade, Generic[C, T]):
         attempts: int = 5,
         backoff: timedelta = timedelta(seconds=5),
         once: bool = False,
+        budget: TurnLimit | Callable[[C], TurnLimit | None] | None = None,
         **which: Unpack[WorkFilters],
     ) -> int:
         """Run the turns that sessions are owed, until the process gets SIGTERM.
@@ -400,6 +430,9 @@ class InStore(StoreFacade, Generic[C, T]):
                 1 day. Defaults to 5 seconds.
             once: Return as soon as no turn is due. Turns that wait for their next attempt are not due. False by
                 default.
+            budget: The `Budget` of each turn, or a function of the conversation that returns it, or None for a turn
+                without one. A turn that does not fit into its budget waits until the budget opens again; this is not
+                an attempt. Defaults to none.
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
 
         Returns:
@@ -424,7 +457,13 @@ class InStore(StoreFacade, Generic[C, T]):
             raise TypeError("handle is a coroutine function: call AsyncStore.work, or give a plain function")
         options = {"concurrency": concurrency, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
         worker = self._worker(lease, which, **options)
-        return working.work(worker, lambda turn: handle(self.in_turn(turn).conversation(turn.key), turn))
+        return working.work(
+            worker,
+            lambda turn: handle(self.in_turn(turn).conversation(turn.key), turn),
+            None
+            if budget is None
+            else lambda turn: budget(self.conversation(turn.key)) if callable(budget) else budget,
+        )
 
     def owed(
         self, *, limit: int = 50, cursor: str | None = None, future: bool = False, **which: Unpack[WorkFilters]

@@ -1,7 +1,7 @@
 """The inbox: messages that wait outside of the log until a turn moves them to the log."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -31,8 +31,15 @@ from lango_store._rooms.turns_in_progress.tables import INBOX
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._rows.payloads import Threshold
-from lango_store._values.model import Message
-from lango_store.errors import MessageNotFound
+from lango_store._values.model import Message, MessageRole
+from lango_store.errors import InvalidState, MessageNotFound, quoted
+
+RESULT: Final = "lango-wait-"
+"""The beginning of the ids of results of calls that have waited."""
+EndOfWait = Callable[[sa.Connection, str, str], Callable[[int], object] | None]
+ENDS: Final[list[EndOfWait]] = []
+"""Functions of rooms that are called when a turn takes a result, with the key and the id of the message. Each returns a
+function of its seq, or None if the call no longer exists, so that its result is deleted."""
 
 _EARLIEST: Final = datetime(1000, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
@@ -46,10 +53,15 @@ def check_time(at: datetime | None, in_: timedelta | None) -> datetime | timedel
         return None if in_ is None else sessions.check_duration("in_", in_, most=sessions.MAX_TTL)
     if in_ is not None:
         raise ValueError("give at= or in_=, not both")
+    return check_instant("at", at)
+
+
+def check_instant(name: str, at: datetime) -> datetime:
+    """Return an argument that is a time with a time zone, in the years that all databases hold."""
     if not isinstance(at, datetime):
-        raise TypeError(f"at is {type(at).__name__}: give a datetime")
+        raise TypeError(f"{name} is {type(at).__name__}: give a datetime")
     if at.tzinfo is None or not _EARLIEST <= at <= _LATEST:
-        raise ValueError(f"at={at} is not a time with a time zone in the years 1000 to 9000")
+        raise ValueError(f"{name}={at} is not a time with a time zone in the years 1000 to 9000")
     return at
 
 
@@ -139,6 +151,7 @@ def _with_time(message: Message, due_at: datetime | None) -> Message:
 
 
 _delete: Final = Statement(sa.delete(INBOX).where(*_WITH_ID).returning(INBOX.c.n))
+_delete_row: Final = Statement(sa.delete(INBOX).where(of_session(INBOX), INBOX.c.n == column(INBOX.c.n)))
 _note_empty: Final = Statement(
     sa.update(SESSION)
     .where(
@@ -151,26 +164,71 @@ _note_empty: Final = Statement(
 _set_message: Final = Statement(sa.update(INBOX).where(*_WITH_ID).values(message=column(INBOX.c.message)))
 
 
+def replace(connection: sa.Connection, now: datetime, key: str, id: str, new: Batch) -> Message:
+    """Put a message with this id into the inbox of a locked session, in the place of one that waits with it, if any."""
+    _delete.run(connection, {"key": key, "id": id})
+    return enqueue(connection, now, key, new)[0]
+
+
+def find(connection: sa.Connection, key: str, id: str) -> Message:
+    """Return a message that is in the inbox, or that a turn has taken from it."""
+    for message in _with_id(connection, key, id) or messages.read_by_ids(connection, key, frozenset([id])).values():
+        return message.model_copy(update={"replayed": True})
+    raise MessageNotFound(key, id)
+
+
+def is_own(id: str | None) -> bool:
+    """Return whether the message with an id is not the result of another room."""
+    return not (id or "").startswith(RESULT)
+
+
+def _own_id(id: str) -> str:
+    """Return an id that belongs to no result of another room, without which the other room would wait for ever."""
+    if not is_own(encoded := str(encode_id(id))):
+        raise InvalidState(
+            f"{quoted(id)} is the result of a call that waits: Store.calls.finish(…, failed=…) ends the wait"
+        )
+    return encoded
+
+
 def delete(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
     """Delete a message from the inbox of a live session; return False if the inbox has no message with this id."""
     sessions.lock(connection, now, key)
-    is_deleted = bool(_delete.run(connection, {"key": key, "id": encode_id(id)}))
+    is_deleted = bool(_delete.run(connection, {"key": key, "id": _own_id(id)}))
     if is_deleted:
         _note_empty.run_many(connection, [{"key": key}])
     return is_deleted
 
 
 def empty(connection: sa.Connection, now: datetime, key: str) -> None:
-    """Delete all messages that are due from the inbox of a locked session."""
-    _delete_due.run_many(connection, [{"key": key, "now": dialect_of(connection).time(now)}])
+    """Delete all messages that are due from the inbox of a locked session, except those of other rooms."""
+    _delete_own_due.run_many(connection, [{"key": key, "now": dialect_of(connection).time(now)}])
     _note_empty.run_many(connection, [{"key": key}])
+
+
+def append(
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    threshold: Threshold | None,
+    is_chosen: Callable[[str | None], bool],
+) -> list[Message]:
+    """Move the messages that are due and whose id is chosen to the log of a locked session, and return them."""
+    bound = {"key": key, "now": dialect_of(connection).time(now)}
+    chosen = [row for row in _select_due.run(connection, bound) if is_chosen(row[1])]
+    if not chosen:
+        return []
+    _delete_row.run_many(connection, [{"key": key, "n": row[0]} for row in chosen])
+    _note_empty.run_many(connection, [{"key": key}])
+    new = [decode_waiting(key, *row[:-1]) for row in chosen]
+    return appends.append_new_ids(connection, now, key, Batch(new, threshold))
 
 
 def update(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
     """Replace a message in the inbox of a live session by one with the same id, which takes its place."""
     sessions.lock(connection, now, key)
     (row,) = new.rows
-    return _rewrite(connection, key, str(encode_id(row["id"])), row)
+    return _rewrite(connection, key, _own_id(row["id"]), row)
 
 
 def _rewrite(connection: sa.Connection, key: str, id: str, row: Mapping[str, Any]) -> Message:
@@ -199,6 +257,8 @@ _mark_taken: Final = Statement(
 )
 _note_taken: Final = Statement(sa.update(SESSION).where(of_session(SESSION)).values(owed.ALL_TAKEN))
 _delete_due: Final = Statement(lambda _: sa.delete(INBOX).where(of_session(INBOX), _IS_DUE))
+_IS_OWN: Final = sa.or_(INBOX.c.id.is_(None), ~INBOX.c.id.startswith(sa.literal_column(f"'{RESULT}'")))
+_delete_own_due: Final = Statement(lambda _: sa.delete(INBOX).where(of_session(INBOX), _IS_DUE, _IS_OWN))
 
 
 def take(
@@ -219,14 +279,22 @@ def take(
     lease.check(connection, key)
     sessions.row_of(connection, now, key)
     bound = {"key": key, "now": dialect_of(connection).time(now)}
-    waiting = [decode_waiting(key, *row[:-1]) for row in _select_due.run(connection, bound)]
+    due = [decode_waiting(key, *row[:-1]) for row in _select_due.run(connection, bound)]
+    results = [each.id for each in due if each.role is MessageRole.TOOL and each.id and each.id.startswith(RESULT)]
+    ends: dict[str | None, Any] = {id: end(connection, key, id) for id in results for end in ENDS}
+    waiting = [each for each in due if ends.get(each.id, each)]
     if not waiting:  # the session may wait for rows that an application or a damaged file has lost
+        if due:
+            _delete_due.run_many(connection, [bound])
         _note_empty.run_many(connection, [{"key": key}])
         return []
     new = [each._with_id(next(ids)) if each.id is None else each for each in waiting]
     taken = appends.append_new_ids(connection, now, key, Batch(new, threshold), Expected(guard=lease))
     seqs = json.dumps([each.seq for each in taken])
     _mark_taken.run_many(connection, [{"key": key, "seqs": seqs, "turn_id": turn_id}])
+    for message in taken:
+        if message.id in ends:
+            ends[message.id](message.seq)
     is_any_of_turn = any(each.turn_no is None for each in taken)  # the id of another may name one of a saved turn
     _delete_due.run_many(connection, [bound])
     (_note_taken if is_any_of_turn else _note_empty).run_many(connection, [{"key": key}])

@@ -176,7 +176,8 @@ _take: Final = _update(
     _IS_FREE,
     ~IS_STORED_TURN,
 )
-_release: Final = _update(lambda _: owed.RELEASED, IS_OURS)
+_OURS: Final = sa.update(SESSION).where(of_session(SESSION), IS_OURS).returning(SESSION.c.key)
+_release: Final = owed.EndOfTurn(lambda _: _OURS.values(owed.RELEASED))
 _TURN: Final = text("turn_id")
 _claim: Final = _update(
     lambda dialect: (
@@ -192,18 +193,14 @@ _claim: Final = _update(
     sa.func.coalesce(SESSION.c.lease_turn, _TURN) == _TURN,
 )
 _set_attempts: Final = _update(lambda _: {"attempts": column(SESSION.c.attempts)}, IS_OURS)
-_postpone: Final = _update(
-    lambda _: (
-        owed.NOT_SAVED
-        | {
-            "owed_at": column(SESSION.c.owed_at),
-            "attempts": column(SESSION.c.attempts),
-            "last_error": sa.func.coalesce(column(SESSION.c.last_error), SESSION.c.last_error),
-        }
-    ),
-    IS_OURS,
-)
-_settle: Final = _update(lambda _: owed.SAVED, IS_OURS)
+_POSTPONED: Final = {
+    "owed_at": column(SESSION.c.owed_at),
+    "attempts": column(SESSION.c.attempts),
+    "last_error": sa.func.coalesce(column(SESSION.c.last_error), SESSION.c.last_error),
+}
+_postpone: Final = _update(lambda _: owed.NOT_SAVED | _POSTPONED, IS_OURS)
+_unclaim: Final = _update(lambda _: owed.UNCLAIMED | _POSTPONED, IS_OURS)
+_settle: Final = owed.EndOfTurn(lambda _: _OURS.values(owed.SAVED))
 _extend: Final = _update(_end, LIVE, IS_OURS)
 _seize: Final = _update(
     lambda dialect: {"lease_token": _TOKEN, "lease_turn": _TURN, "owed_at": NOW} | _end(dialect), LIVE
@@ -250,23 +247,44 @@ def settle(connection: sa.Connection, _: datetime, key: str, token: int) -> None
 
 
 class Retry(NamedTuple):
-    """When a failed turn is tried again: the attempts that count, the pause, or None to give up, and the error."""
+    """When a failed turn is tried again: the attempts that count, the pause, or None to give up, and the error.
+
+    With `unclaims`, another turn follows instead, if there is still something for it.
+    """
 
     attempts: int
     pause: timedelta | None = timedelta(0)
     error: str | None = None
+    unclaims: bool = False
 
 
 def postpone(connection: sa.Connection, now: datetime, key: str, token: int, retry: Retry) -> bool:
     """Release the lease of a turn that is to be tried again; return False if the session does not have it."""
     owed_at = dialect_of(connection).time(owed.NEVER if retry.pause is None else now + retry.pause)
     bound = {"owed_at": owed_at, "attempts": retry.attempts, "last_error": retry.error}
-    return bool(_postpone.run(connection, bound | {"key": key, "lease_token": token}))
+    statement = _unclaim if retry.unclaims else _postpone
+    return bool(statement.run(connection, bound | {"key": key, "lease_token": token}))
 
 
 def release(connection: AnyConnection, key: str, token: int) -> bool:
     """Release a lease; return False if the session does not have it."""
     return bool(_release.run(connection, {"key": key, "lease_token": token}))
+
+
+_unask: Final = Statement(
+    sa.update(SESSION)
+    .where(of_session(SESSION), owed.has(owed.ANSWERED | owed.ANSWERED_BEFORE))
+    .values(owed.UNASKED)
+    .returning(SESSION.c.key)
+)
+_of_any: Final = sa.update(SESSION).where(of_session(SESSION)).returning(SESSION.c.key)
+_release_unasked: Final = owed.EndOfTurn(lambda _: _of_any.values(owed.RELEASED))
+
+
+def end_request(connection: sa.Connection, key: str) -> None:
+    """End the request for another answer to a log that ends elsewhere now; the row has to be locked, and be free."""
+    if _unask.run(connection, {"key": key}):
+        _release_unasked.run(connection, {"key": key})
 
 
 def release_any(connection: sa.Connection, now: datetime, key: str) -> OpenTurn | None:

@@ -2,14 +2,18 @@
 
 A session is owed a turn while `owed_at` is set: from the beginning of a turn to its end, and while a message or an
 answer waits for a turn. Each statement that changes this computes the new values from the locked row alone, so that a
-message that arrives while a turn ends is never overlooked.
+message that arrives while a turn ends is never overlooked. The time of the next message for later is not in the row:
+it is read by another statement when the row is locked (`EndOfTurn`).
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from lango_store._dialect import AnyConnection, Dialect
+from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import MESSAGE, NOW, SESSION, TURN, of_session, text
 from lango_store._rooms.turns_in_progress.tables import INBOX
 from lango_store._rows.columns import TimeColumn
@@ -20,7 +24,7 @@ IN_INBOX: Final = 1
 ANSWERED: Final = 2
 """A suspension was answered, and no turn has begun since."""
 ANSWERED_BEFORE: Final = 4
-"""A suspension was answered before the open turn began."""
+"""A suspension was answered before the turn in progress began."""
 TAKEN: Final = 8
 """The turn in `lease_turn`, which is not saved, has taken messages from the inbox."""
 TAKEN_BEFORE: Final = 16
@@ -28,9 +32,9 @@ TAKEN_BEFORE: Final = 16
 GIVEN_UP: Final = 32
 """Such another turn was given up."""
 TO_TAKE: Final = 64
-"""A worker has claimed the turn in `lease_turn`, which has not yet taken the messages that wait in the inbox."""
+"""A worker has claimed the turn in `lease_turn`, which has never begun: it is to take the messages of the inbox."""
 LATER: Final = 128
-"""Messages were put into the inbox for a later time. It stays set; if nothing else is owed, `owed_at` is their time."""
+"""Messages were put into the inbox for a later time. If nothing else is owed, `owed_at` is the time of the first."""
 
 _ALL: Final = 63
 
@@ -69,12 +73,37 @@ def _or(*bits: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     return first
 
 
-_IS_LATER: Final = sa.and_(SESSION.c.lease_turn.is_(None), has(LATER), _bits(_ALL) == _NONE)
-IS_FUTURE: Final = sa.and_(_IS_LATER, SESSION.c.owed_at > NOW)
+IS_LATER: Final = sa.and_(SESSION.c.lease_turn.is_(None), has(LATER), _bits(_ALL) == _NONE)
+"""Matches sessions that are owed nothing but a turn for messages that were put for a later time, if any still wait."""
+IS_FUTURE: Final = sa.and_(IS_LATER, SESSION.c.owed_at > NOW)
 """Matches sessions that are owed nothing but a turn at a later time."""
 
 _first_later: Final = sa.select(sa.func.min(INBOX.c.due_at)).where(of_session(INBOX, SESSION.c.key))
-_LATER_AT: Final = sa.case((has(LATER), _first_later.correlate(SESSION).scalar_subquery()))
+_FIRST_LATER: Final = _first_later.correlate(SESSION).scalar_subquery()
+_NEXT_LATER: Final = {
+    "owed_at": _FIRST_LATER,
+    "waiting": sa.case((_FIRST_LATER.is_not(None), _WAITING), else_=_NONE),
+}
+_owe_later: Final = Statement(sa.update(SESSION).where(of_session(SESSION), IS_LATER).values(_NEXT_LATER))
+
+
+class EndOfTurn:
+    """An update that ends a turn; if messages for later are then all that is owed, a turn is owed at their time.
+
+    This needs a second statement: an update that waits for the row's lock would not see a message that is committed
+    while it waits.
+    """
+
+    def __init__(self, update: Callable[[Dialect], sa.Update]) -> None:
+        self._end: Final = Statement(lambda dialect: update(dialect).returning(has(LATER)))
+
+    def run(self, connection: AnyConnection, bound: Mapping[str, Any]) -> list[Sequence[Any]]:
+        """Execute the update in a transaction; the last column of its rows is whether messages for later wait."""
+        rows = self._end.run(connection, bound)
+        for row in rows:
+            if row[-1]:
+                _owe_later.run_many(connection, [bound])
+        return rows
 
 
 def _if(condition: sa.ColumnElement[bool], *columns: str) -> Values:
@@ -97,8 +126,8 @@ _TAKEN_SO_FAR: Final = sa.case(
 BEGUN: Final[Values] = {"owed_at": NOW, "waiting": _or(_bits(IN_INBOX | LATER), _SEEN, _TAKEN_SO_FAR)}
 """The values when the turn with the bound `turn_id` begins."""
 
-_TO_BE_TAKEN: Final = _bits(IN_INBOX).op("<<")(_number(6)), _bits(LATER).op(">>")(_number(1))
-CLAIMED: Final[Values] = BEGUN | {"waiting": _or(BEGUN["waiting"], *_TO_BE_TAKEN)}
+_IS_NEW: Final = sa.case((SESSION.c.lease_turn.is_(None), _number(TO_TAKE)), else_=_bits(TO_TAKE))
+CLAIMED: Final[Values] = BEGUN | {"waiting": _or(BEGUN["waiting"], _IS_NEW)}
 """The values when a worker claims the turn with the bound `turn_id`."""
 
 COUNTED: Final[Values] = _if(_IS_SAME, "attempts", "last_error")
@@ -134,10 +163,9 @@ SAVED: Final[Values] = {
     "owed_at": sa.case(
         (sa.and_(has(GIVEN_UP), _NEXT.is_not(None)), NEVER_STORED),
         (sa.or_(has(IN_INBOX | ANSWERED), _NEXT.is_not(None)), SESSION.c.owed_at),
-        else_=_LATER_AT,
     ),
 }
-"""The values when a turn is saved: the session may still be owed an earlier turn."""
+"""The values of an `EndOfTurn` that saves the turn: the session may still be owed an earlier turn."""
 
 _UNSEEN: Final = _bits(ANSWERED_BEFORE).op(">>")(_number(1))
 _UNANSWERED: Final = _or(_bits(IN_INBOX | ANSWERED), _UNSEEN)
@@ -147,6 +175,13 @@ NOT_SAVED: Final[Values] = {
     "waiting": _or(_UNANSWERED, _bits(TAKEN | TAKEN_BEFORE | GIVEN_UP | TO_TAKE | LATER)),
 }
 """The values when a turn ends that is not saved, but is tried again."""
+
+_WERE_LATER: Final = sa.and_(_UNANSWERED == _NONE, sa.exists().where(of_session(INBOX, SESSION.c.key)))
+UNCLAIMED: Final[Values] = NOT_SAVED | {
+    "lease_turn": sa.null(),
+    "waiting": _or(_UNANSWERED, sa.case((_WERE_LATER, _number(IN_INBOX)), else_=_NONE), _bits(LATER)),
+}
+"""The values when a turn that a worker has claimed, and which did not exist before, ends before it has begun."""
 
 _INTERRUPTED: Final = sa.case((has(TAKEN), SESSION.c.lease_turn), (has(TAKEN_BEFORE), _taker()))
 _STILL_TAKEN: Final = sa.case(
@@ -163,14 +198,19 @@ RELEASED: Final[Values] = (
         "owed_at": sa.case(
             (sa.and_(~has(TAKEN), has(GIVEN_UP), _INTERRUPTED.is_not(None)), NEVER_STORED),
             (_or(_UNANSWERED, _STILL_TAKEN) != _NONE, SESSION.c.owed_at),
-            else_=_LATER_AT,
         ),
     }
     | _if(has(_ALL), "attempts", "last_error")
 )
-"""The values when a lease is released: another turn is owed only if there is something for it."""
+"""The values of an `EndOfTurn` that releases the lease: another turn is owed only if there is something for it."""
 
-RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP | TO_TAKE | LATER), "attempts": sa.null()}
+UNASKED: Final[Values] = {"waiting": _bits(_ALL - ANSWERED - ANSWERED_BEFORE | TO_TAKE | LATER)}
+"""The values when the log ends elsewhere, so that no other answer is asked for. An `EndOfTurn` has to follow."""
+
+RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP | TO_TAKE | LATER)} | {
+    "attempts": sa.null(),
+    "last_error": sa.null(),
+}
 """The values when turns that were given up are to be tried again."""
 
 # The inbox
@@ -178,16 +218,17 @@ RETRIED: Final[Values] = {"owed_at": NOW, "waiting": _bits(_ALL - GIVEN_UP | TO_
 
 def arrived(what: int, at: sa.ColumnElement[datetime] = NOW) -> Values:
     """Return the values when a message or an answer arrives, by default at the bound `now`."""
-    owed_at = sa.case((sa.and_(_IS_LATER, SESSION.c.owed_at > at), at), else_=sa.func.coalesce(SESSION.c.owed_at, at))
+    owed_at = sa.case((sa.and_(IS_LATER, SESSION.c.owed_at > at), at), else_=sa.func.coalesce(SESSION.c.owed_at, at))
     return {"owed_at": owed_at, "waiting": _WAITING.op("|")(_number(what))}
 
 
 _HAS_OTHERS: Final = sa.or_(has(_ALL - IN_INBOX), SESSION.c.lease_turn.is_not(None))
 EMPTIED: Final[Values] = {
-    "waiting": _bits(_ALL - IN_INBOX | LATER),
-    "owed_at": sa.case((_HAS_OTHERS, SESSION.c.owed_at), else_=_LATER_AT),
+    "waiting": _bits(_ALL - IN_INBOX | TO_TAKE | LATER),
+    "owed_at": sa.case((_HAS_OTHERS, SESSION.c.owed_at), (has(LATER), _FIRST_LATER)),
 } | _if(_HAS_OTHERS, "attempts", "last_error")
-"""The values when the inbox has no messages for the next turn any more, although no turn has taken them."""
+"""The values when the inbox has no messages for the next turn any more, although no turn has taken them. The row has to
+be locked."""
 
 ALL_TAKEN: Final[Values] = {"waiting": _or(_bits(_ALL - IN_INBOX | LATER), _number(TAKEN))}
 """The values when a turn takes all messages of the inbox that are due."""

@@ -16,6 +16,7 @@ from lango_store._operations.session.sessions import Expected
 from lango_store._rooms.turns_in_progress import inbox, owed, stopping
 from lango_store._rows.payloads import Threshold
 from lango_store._values.model import Message
+from lango_store.errors import InvalidMessage, quoted
 
 _MOST_TURNS: Final = 100
 
@@ -34,8 +35,11 @@ def replace(
     threshold: Threshold | None,
     *,
     keeps_removed: bool,
+    set_aside: removals.Cut | None,
 ) -> tuple[list[Message], list[int]]:
     """Put messages in the place of the inbox and of the log after a seq; without messages, owe a turn nevertheless.
+
+    With `set_aside`, the messages of the inbox are set aside with this end of the log.
 
     Returns:
         The messages, and the tokens of the leases that were taken away.
@@ -43,8 +47,14 @@ def replace(
     Raises:
         Conflict: The session is not as expected.
         InvalidCut: A compaction discarded messages with a `seq` above `after`.
+        InvalidMessage: Some messages have known ids, which messages that are set aside keep.
     """
     messages.check_seq("replace_after", after)
+    known = messages.read_by_ids(connection, key, new.ids) if set_aside else {}
+    if known:
+        if len(known) < len(new.rows):
+            raise InvalidMessage("id", f"{quoted(min(known))} is the id of a stored message, which keeps it")
+        return [each.model_copy(update={"replayed": True}) for each in known.values()], []
     expected.check(key, sessions.lock(connection, now, key))
     removals.reject_gap(connection, key, after)
     tokens: list[int] = []
@@ -55,8 +65,11 @@ def replace(
         tokens += [] if token is None else [token]
         if turn is None:
             break
+    if set_aside:  # waiting messages belong to the answers that they follow
+        after = min(after, sessions.lock(connection, now, key).last_seq)
+        inbox.append(connection, now, key, threshold, lambda id: inbox.is_own(id) and id not in new.ids)
     inbox.empty(connection, now, key)
-    removals.cut(connection, now, key, after, sessions.lock(connection, now, key).last_seq)
+    (set_aside or removals.cut)(connection, now, key, after, sessions.lock(connection, now, key).last_seq)
     if not new.rows:
         _owe.run_many(connection, [{"key": key, "now": dialect_of(connection).time(now)}])
     return inbox.enqueue(connection, now, key, new), tokens

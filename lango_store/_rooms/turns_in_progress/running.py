@@ -8,13 +8,14 @@ from contextlib import nullcontext
 from datetime import datetime
 from itertools import count
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
+    CHANGE,
     IS_STORED_TURN,
     LIVE_SESSION,
     MESSAGE,
@@ -25,13 +26,15 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log import append_statements, appends, messages, payloads
+from lango_store._operations.log import append_statements, appends, messages, payloads, removals
 from lango_store._operations.log.appends import Batch
+from lango_store._operations.log.turns import replayed as replayed
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_INPUT_FIELDS,
     SEQ,
     TURN_COLUMNS,
+    TURN_FIELDS,
     decode_turn,
     encode_message,
     stored_time,
@@ -39,7 +42,7 @@ from lango_store._operations.rows import (
 )
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import Expected
-from lango_store._operations.session_tables import MESSAGES
+from lango_store._operations.session_tables import MESSAGES, select_stored, with_aside
 from lango_store._rooms.turns_in_progress import drafts, leases, owed
 from lango_store._rooms.turns_in_progress.leases import Lease, Retry
 from lango_store._rooms.turns_in_progress.tables import DRAFT
@@ -49,6 +52,19 @@ from lango_store._values.model import Message, Turn
 
 STOPPED: Final = "stopped"
 """The name in the metadata of a stopped turn: who has stopped it, and why."""
+
+
+class TurnLimit(Protocol):
+    """Decides whether a turn may begin, in the transaction that begins it. The token is that of the turn's lease."""
+
+    def _admit(self, connection: sa.Connection, now: datetime, key: str, token: int) -> None:
+        """Note that the turn begins; raise `BudgetExhausted` if it must not."""
+
+    def _has_room(self, connection: sa.Connection, now: datetime, key: str) -> bool:
+        """Return whether a turn that was refused could begin now, unless other turns have reserved too much."""
+
+    def _settle(self, connection: sa.Connection, now: datetime, key: str, token: int) -> None:
+        """Note what the turn has used, after it was saved."""
 
 
 def begin(
@@ -79,25 +95,41 @@ def begin(
             sessions.raise_unmatched(connection, now, key, tries_left=tries)
 
 
-_turn: Final = Statement(lambda _: sa.select(*TURN_COLUMNS).where(of_session(TURN), TURN.c.id == text("turn_id")))
+class Replaced(NamedTuple):
+    """The part of the log that a turn replaces: it is after a seq, and `cut` removes it."""
+
+    after: int
+    cut: removals.Cut
+
+
+def begin_with(
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    turn_id: str,
+    lease: Lease,
+    limit: TurnLimit | None,
+    replaced: Replaced | None,
+    *,
+    is_new: bool,
+) -> tuple[Turn | None, list[Message]]:
+    """Begin a turn as `begin` does, unless the limit refuses it, and cut the log if no earlier attempt did it."""
+    stored, before = begin(connection, now, key, turn_id, lease, is_new=is_new)
+    if stored is None and limit is not None:
+        limit._admit(connection, now, key, lease.token)
+    if stored is None and replaced is not None and all(each.seq <= replaced.after for each in before):
+        removals.reject_gap(connection, key, replaced.after)
+        replaced.cut(connection, now, key, replaced.after, sessions.lock(connection, now, key).last_seq)
+    return stored, before
+
+
+_turn: Final = Statement(select_stored(TURN, TURN_FIELDS, lambda rows: rows.c.id == text("turn_id")))
 
 
 def find(connection: AnyConnection, key: str, turn_id: str) -> Turn | None:
-    """Return a saved turn without its messages."""
+    """Return a saved turn without its messages, even if it is set aside."""
     rows = _turn.run(connection, {"key": key, "turn_id": turn_id})
     return decode_turn(key, rows[0]) if rows else None
-
-
-_of_turn: Final = messages.selecting(
-    lambda _: sa.and_(MESSAGE.c.seq.between(number("first"), number("last")), MESSAGE.c.turn_no == number("turn_no"))
-)
-
-
-def replayed(connection: AnyConnection, now: Moment, key: str, turn: Turn) -> Turn:
-    sessions.lock(connection, now, key)
-    bounds = {"first": turn.first_seq, "last": turn.last_seq, "turn_no": turn.turn_no}
-    stored = messages.select(connection, _of_turn, key, **bounds)
-    return turn.model_copy(update={"messages": stored, "replayed": True})
 
 
 def _select_appended_before(_: Dialect) -> sa.Executable:
@@ -115,6 +147,18 @@ def appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[M
     prefix = id_prefix(turn_id)
     bound = {"prefix": prefix, "prefix_end": f"{prefix}g", "turn_id": turn_id}
     return [*{each.seq: each for each in messages.select(connection, _before, key, **bound)}.values()]
+
+
+_has_discarded: Final = Statement(
+    sa.select(CHANGE.c.seq)
+    .where(of_session(CHANGE), CHANGE.c.kind == sa.literal_column("'discard'", sa.Text()))
+    .limit(1)
+)
+
+
+def has_discarded(connection: AnyConnection, _: Moment, key: str) -> bool:
+    """Return True if a compaction of the session has ever deleted messages."""
+    return bool(_has_discarded.run(connection, {"key": key}))
 
 
 def start_of(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> int:
@@ -187,7 +231,7 @@ def finish(
                         drafts.delete_of_turn(connection, key, turn_id)
                         return replayed(connection, now, key, turn)
                 sessions.raise_unmatched(connection, now, key, Expected(guard=lease), tries_left=tries)
-            counters = rows[0]
+            *counters, _ = rows[0]
             members = _insert_turn(connection, key, bound, counters, has_drafts=has_drafts, keeps_removed=keeps_removed)
     last_seq, updated_at, turn_no = counters
     return Turn(
@@ -200,6 +244,22 @@ def finish(
         created_at=now or stored_time(key, "updated_at", updated_at),
         messages=members,
     )
+
+
+def finish_limited(
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    limit: TurnLimit,
+    saved: tuple[str, tuple[str | None, str | None], Collection[int], Lease],
+    *,
+    has_drafts: bool,
+    keeps_removed: bool,
+) -> Turn:
+    """Save a turn as `finish` does, and note its usage in the limit."""
+    turn = finish(connection, now, key, *saved, has_drafts=has_drafts, keeps_removed=keeps_removed)
+    limit._settle(connection, now, key, saved[-1].token)
+    return turn
 
 
 def _insert_turn(
@@ -225,7 +285,7 @@ def _insert_turn(
         members.sort(key=attrgetter("seq"))
     if members:
         bound |= {"last_seq": members[-1].seq, "added": members[-1].seq - members[0].seq + 1}
-        # not the versions of messages that were removed meanwhile: they are not part of the turn
+        # not the versions of messages that were removed since: they are not part of the turn
         for join in _join_versions if keeps_removed else ():
             join.run_many(connection, [bound | {"seqs": json.dumps([each.seq for each in members])}])
     append_statements.insert_turn.run_many(connection, [bound])
@@ -241,7 +301,7 @@ def end_of_turn(dialect: Dialect) -> sa.Update:
     return ended.returning(*append_statements.COUNTED)
 
 
-_end: Final = Statement(end_of_turn)
+_end: Final = owed.EndOfTurn(end_of_turn)
 _TURN_NO: Final = number("turn_no")
 _ONE_TURN: Final = {
     "seqs_added": 0,
@@ -266,7 +326,7 @@ _written: Final = Statement(sa.select(MESSAGE.c.seq).where(*_IS_WRITTEN))
 _join: Final = Statement(
     lambda dialect: _build_join(MESSAGE, numbers_of_list(dialect, "seqs")).returning(*MESSAGE_COLUMNS), repeatable=True
 )
-_VERSIONS: Final = [rows for rows in MESSAGES if rows is not MESSAGE]
+_VERSIONS: Final = [rows for rows in MESSAGES if rows not in with_aside(MESSAGE)]
 _join_versions: Final = [
     Statement(lambda dialect, rows=rows: _build_join(rows, numbers_of_list(dialect, "seqs")))  # type: ignore[misc]
     for rows in _VERSIONS
@@ -284,12 +344,12 @@ def _build_end_at_once(dialect: Dialect, *, keeps_removed: bool) -> sa.Executabl
 
     While the statement waits for the session's lock, another writer may commit. The statement would not see what was
     written, so it changes nothing unless the session's revision is the one that it sees. It changes nothing either if
-    a message has payloads, which have to be read under the lock.
+    a message has payloads, or messages were put for later, which have to be read under the lock.
     """
     seen, seqs = SESSION.alias("seen"), _all_seqs(dialect)
     is_seen = SESSION.c.revision == sa.select(seen.c.revision).where(of_session(seen)).scalar_subquery()
     have_payloads = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq.in_(seqs), MESSAGE.c.payloads.is_not(None))
-    session = end_of_turn(dialect).where(is_seen, ~have_payloads).cte("session")
+    session = end_of_turn(dialect).where(is_seen, ~have_payloads, ~owed.has(owed.LATER)).cte("session")
     last_seq, updated_at, turn_no = session.c
     members = _build_join(MESSAGE, seqs, turn_no).returning(*MESSAGE_COLUMNS).cte("members")
     first, last = (sa.select(each(members.c.seq)).scalar_subquery() for each in (sa.func.min, sa.func.max))
@@ -315,7 +375,8 @@ _end_at_once: Final = {
 
 def replace(connection: sa.Connection, now: datetime, key: str, new: Batch, lease: Lease, after: int) -> list[Message]:
     """Append messages of a turn in the place of the log after a seq. An answer ends the draft."""
-    stored = appends.replace(connection, now, key, new, after=after, expected=Expected(guard=lease))
+    expected = Expected(guard=lease)
+    stored = appends.replace(connection, now, key, new, after=after, expected=expected, cut=removals.cut)
     if lease.needs_more(new.messages):
         lease.write_more(connection, key)
     return stored

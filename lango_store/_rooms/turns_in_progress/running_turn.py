@@ -12,13 +12,15 @@ from typing import Any, Final, Self
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._operations.log import appends
+from lango_store._operations.log import appends, removals
+from lango_store._operations.log.messages import check_seq
 from lango_store._operations.rows import encode_object
 from lango_store._operations.session.sessions import Expected, check_duration
 from lango_store._rooms.turns_in_progress import drafts, inbox, leases, running
 from lango_store._rooms.turns_in_progress.drafts import INTERRUPTED
 from lango_store._rooms.turns_in_progress.errors import TurnInProgress
 from lango_store._rooms.turns_in_progress.leases import SHORTEST_LEASE, Lease, Retry, new_token
+from lango_store._rooms.turns_in_progress.running import TurnLimit
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending
 from lango_store._values.model import Message, Turn
@@ -33,16 +35,30 @@ class RunningTurn:
 
     attempt = 1
     _model: str | None = None  # of the last answer to a request
-    _needs_messages = False  # if no turn was interrupted and no suspension was answered
+    _was_claimed = False  # by a worker, and has never begun before
+    _needs_messages = False  # if it has taken some, or has never begun before, and no suspension was answered
 
     def __init__(
-        self, context: Context, key: str, id: str | None, lease: timedelta, wait: timedelta | None, flush: timedelta
+        self,
+        context: Context,
+        key: str,
+        id: str | None,
+        lease: timedelta,
+        wait: timedelta | None,
+        flush: timedelta,
+        limit: TurnLimit | None = None,
+        replace_after: int | None = None,
+        keep: bool = False,
     ) -> None:
         if context.in_callers_transaction:
             raise InvalidState(
                 "a turn needs its own transactions, because its lease must be visible to other processes at once: "
                 "call turn() on the store, not on store.using() or in store.transact()"
             )
+        if replace_after is not None:
+            check_seq("replace_after", replace_after)
+        elif keep:
+            raise TypeError("keep needs replace_after: it keeps the messages that the turn replaces")
         check_duration("lease", lease, SHORTEST_LEASE)
         check_duration("flush", flush)
         self._is_new = id is None
@@ -56,6 +72,9 @@ class RunningTurn:
         self.lease: Final = Lease(new_token(), lease.total_seconds(), self.id)
         self._context: Final = context
         self._wait = check_duration("wait", wait).total_seconds() if wait else 0.0
+        self._limit = limit
+        cut = context.set_aside if keep else removals.cut
+        self._replaced = None if replace_after is None else running.Replaced(replace_after, cut)
         self._flush_every = flush.total_seconds()
         self._has_begun = self._is_running = False
         self._process = os.getpid()
@@ -95,9 +114,15 @@ class RunningTurn:
                 try:
                     if pause:  # one statement, while a try needs a transaction of several
                         self._context.on_primary().read(leases.check_free, self.key, self.id)
-                    self.stored, earlier = self._context.write(
-                        running.begin, self.key, self.id, self.lease, is_new=self._is_new
-                    )
+                    taken = self.key, self.id, self.lease
+                    if self._limit is None and self._replaced is None:
+                        self.stored, earlier = self._context.write(running.begin, *taken, is_new=self._is_new)
+                    else:
+                        # A second run could delete messages that were appended after the first one.
+                        deletes = self._replaced is not None and self._replaced.cut is removals.cut
+                        run = self._context.transact_once if deletes else self._context.transact
+                        options = self._limit, self._replaced
+                        self.stored, earlier = run(running.begin_with, *taken, *options, is_new=self._is_new)
                     break
                 except TurnInProgress:
                     pauses = pauses or cancellation.pauses(self._wait)
@@ -117,6 +142,7 @@ class RunningTurn:
 
         Raises:
             TurnInProgress: Another turn has the lease.
+            BudgetExhausted: The turn has a budget into which its reservation does not fit.
             InvalidState: The turn was entered before.
         """
         for seconds in self._tries():
@@ -280,18 +306,19 @@ class RunningTurn:
         metadata = None if self.metadata is None else encode_object(self.metadata, "metadata")
         for is_retry in (False, True):
             try:
-                self.stored = self._context.write(
-                    running.finish,
-                    self.key,
-                    self.id,
-                    (usage, metadata),
-                    self._appended.keys(),
-                    self.lease,
-                    has_drafts=self._has_drafts,
-                    keeps_removed=self._context.recorder is not None,
-                )
+                saved = self.id, (usage, metadata), self._appended.keys(), self.lease
+                keeps = self._context.recorder is not None
+                if self._limit is None:
+                    self.stored = self._context.write(
+                        running.finish, self.key, *saved, has_drafts=self._has_drafts, keeps_removed=keeps
+                    )
+                else:
+                    arguments = self.key, self._limit, saved
+                    self.stored = self._context.transact(
+                        running.finish_limited, *arguments, has_drafts=self._has_drafts, keeps_removed=keeps
+                    )
                 break
-            except UniqueViolation:  # `save_turn` has stored the id meanwhile, so the retry finds the stored turn
+            except UniqueViolation:  # `save_turn` has stored the id since, so the retry finds the stored turn
                 if is_retry:
                     raise
         self._is_running = False

@@ -1,4 +1,4 @@
-"""Stop a turn: take its lease away, and save it with what it has streamed, so that no attempt of it follows."""
+"""Stop a turn: take its lease away, and save it with the streamed text, so that no attempt of it follows."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -64,7 +64,7 @@ def stop(
         drafts.delete_of_turn(connection, key, lease.turn_id)
         return running.replayed(connection, now, key, stored), token
     ids = running.new_ids(lease.turn_id, lease.token)
-    if not has_begun or (waiting or 0) & (owed.TO_TAKE | owed.TAKEN) == owed.TO_TAKE:
+    if not has_begun or (waiting or 0) & owed.TO_TAKE:
         inbox.take(connection, now, key, lease.turn_id, lease, ids, threshold)
     members = running.appended_before(connection, key, lease.turn_id)
     if text := _streamed(connection, now, key, lease.turn_id, token, members):

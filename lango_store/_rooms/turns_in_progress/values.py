@@ -37,7 +37,8 @@ class OwedTurn(Value):
         turn_id: The id of the interrupted turn, which the next attempt gets too. None for a turn that has not begun.
         due_at: The time since when, or from when, a worker may run the turn, in UTC. None for a turn that was given up.
         attempts: How often workers have tried to run the turn, without those that a worker gave back.
-        error: The class name of the last error, such as `TimeoutError`. None if there was none.
+        error: The class name of the last error, such as `TimeoutError`; for a turn that waits for its budget,
+            `BudgetExhausted: ` and the scope. None if there was none.
         given_up: True if the turn has failed too often, so that no worker runs it. `Conversation.turns.retry` makes it
             due again.
     """

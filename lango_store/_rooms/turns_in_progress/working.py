@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import random
 import signal
@@ -24,7 +25,9 @@ from lango_store._connections.threads import Threads
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import check_duration
 from lango_store._rooms.turns_in_progress import claims, leases
+from lango_store._rooms.turns_in_progress.errors import BudgetExhausted
 from lango_store._rooms.turns_in_progress.leases import Retry
+from lango_store._rooms.turns_in_progress.running import TurnLimit, has_discarded
 from lango_store._rooms.turns_in_progress.running_turn import RunningTurn
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState, LangoStoreError, NotPermitted, quoted
 
@@ -156,8 +159,10 @@ class Worker:
             return False
         turn.take_inbox()
         if _has_nothing(turn):
-            turn.abandon()
-            return False
+            if turn._was_claimed or not self._context.on_primary().read(has_discarded, turn.key):
+                self._context.transact(leases.settle, turn.key, turn.lease.token)
+                return False
+            turn._needs_messages = False  # a summary may have replaced them
         return True
 
     def end(self, turn: RunningTurn, error: BaseException | None, *, is_cancelled: bool = False) -> None:
@@ -188,12 +193,25 @@ class Worker:
             attempt = quoted(turn.id), turn.attempt, quoted(turn.key)
             if not has_lease:
                 logger.info("turn %s, attempt %d, of session %s was stopped, or another process has it", *attempt)
+            elif isinstance(error, BudgetExhausted):
+                logger.info("turn %s, attempt %d, of session %s waits: %s", *attempt, error)
+                if error._pause is not None and turn._limit is not None:
+                    self._retry_after_reset(turn, turn._limit)
             elif not is_cancelled:
                 logger.warning("turn %s, attempt %d, of session %s has failed", *attempt, exc_info=error)
         elif turn.stored is not None and not turn.replayed:
             self.saved.append(turn.id)
 
+    def _retry_after_reset(self, turn: RunningTurn, limit: TurnLimit) -> None:
+        """Make a refused turn due if its budget was reset before the turn was seen to wait for it."""
+        if self._context.transact(limit._has_room, turn.key):
+            self._context.transact(claims.retry, turn.key)
+
     def _next_attempt(self, turn: RunningTurn, error: BaseException) -> Retry:
+        if isinstance(error, BudgetExhausted):  # not an attempt
+            pause = self._backoff if error._pause is None else min(error._pause, _LONGEST_PAUSE)
+            is_refused = turn._was_claimed and not turn._has_begun
+            return Retry(turn.attempt - 1, pause, waits_for(error.scope), unclaims=is_refused)
         pause = min(self._backoff * _GROWTH ** min(turn.attempt - 1, _MOST_GROWTHS), _LONGEST_PAUSE)
         return Retry(turn.attempt, None if turn.attempt >= self._attempts else pause, type(error).__name__)
 
@@ -223,8 +241,13 @@ class Worker:
                     self._context.transact(leases.postpone, turn.key, turn.lease.token, Retry(turn.attempt - 1))
 
 
+def waits_for(scope: str) -> str:
+    """Return the `last_error` of a turn that waits for a budget."""
+    return f"{BudgetExhausted.__name__}: {scope}"
+
+
 def _has_nothing(turn: RunningTurn) -> bool:
-    """Return True if the session waited for a message that no longer exists."""
+    """Return True if the session waited for messages that no longer exist, or that the turn has and are removed."""
     return turn._needs_messages and not turn.messages
 
 
@@ -247,12 +270,14 @@ def _on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(signal.SIGTERM, previous)
 
 
-def work(worker: Worker, handle: Callable[[Any], object]) -> int:
+def work(worker: Worker, handle: Callable[[Any], object], limit_of: Callable[[Any], Any] | None = None) -> int:
     """Run owed turns in threads, until SIGTERM or, with `once`, until none is due; return how many were saved."""
 
     def run(turn: RunningTurn) -> None:
         error = None
         try:
+            if limit_of is not None:
+                turn._limit = limit_of(turn)
             if worker.begin(turn):
                 handle(turn)
         except BaseException as raised:
@@ -276,7 +301,12 @@ def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> No
         loop.call_soon_threadsafe(call)
 
 
-async def work_async(threads: Threads, worker: Worker, handle: Callable[[Any], Awaitable[object]]) -> int:
+async def work_async(
+    threads: Threads,
+    worker: Worker,
+    handle: Callable[[Any], Awaitable[object]],
+    limit_of: Callable[[Any], Any] | None = None,
+) -> int:
     """Run owed turns in tasks, as `work` does in threads; after a cancellation, cancel the tasks too."""
     loop, woken, working = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
     tasks: dict[RunningTurn, asyncio.Task[None]] = {}
@@ -292,6 +322,9 @@ async def work_async(threads: Threads, worker: Worker, handle: Callable[[Any], A
 
         turn.lease.lost.calls.append(cancel)
         try:
+            if limit_of is not None:
+                limit = limit_of(turn)
+                turn._limit = await limit if inspect.isawaitable(limit) else limit
             if await threads.run_to_end(partial(worker.begin, turn)):
                 await handle(turn)
         except BaseException as raised:

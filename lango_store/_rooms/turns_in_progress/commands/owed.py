@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from lango_store._rooms.turns_in_progress.values import OwedTurn
-from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, example, open_store
+from lango_store.cli.options import Agent, CsvOption, JsonOption, Prefix, UrlOption, User, example, open_store
 from lango_store.cli.output import Columns, all_pages, print_items
 from lango_store.cli.root import app
 
@@ -27,6 +27,7 @@ def owed(
     prefix: Prefix = None,
     future: Annotated[bool, typer.Option("--future", help="Also turns that are owed at a later time.")] = False,
     url: UrlOption = None,
+    csv_: CsvOption = False,
     json_: JsonOption = False,
 ) -> None:
     """List the turns that live sessions are owed, the longest due first.
@@ -43,4 +44,4 @@ def owed(
     """
     with open_store(url) as store:
         pages = all_pages(store.owed, future=future, user_id=user, agent_id=agent, key_prefix=prefix)
-        print_items(COLUMNS, pages, as_json=json_, none="no turn is owed")
+        print_items(COLUMNS, pages, as_json=json_, as_csv=csv_, none="no turn is owed")

@@ -8,6 +8,7 @@ from lango_store._rooms.turns_in_progress.values import OpenTurn
 from lango_store.cli import root
 from lango_store.cli.options import (
     Agent,
+    CsvOption,
     JsonOption,
     Key,
     Prefix,
@@ -42,9 +43,10 @@ def turns(
     agent: Agent = None,
     prefix: Prefix = None,
     url: UrlOption = None,
+    csv_: CsvOption = False,
     json_: JsonOption = False,
 ) -> None:
-    """List the open turns of live sessions, stop them or release them.
+    """List the turns in progress of live sessions, stop them or release them.
 
     The lease of a turn ends if the turn writes nothing for some time, by
     default 2 minutes, for example because its process died. Then another
@@ -56,11 +58,11 @@ def turns(
     the lease, `running` or `ended`. Control characters are escaped with a
     backslash.
     """
-    if runs_command(context, user, agent, prefix, url, json_):
+    if runs_command(context, user, agent, prefix, url, csv_, json_):
         return
     with open_store(url) as store:
         pages = all_pages(store.turns.list_in_progress, user_id=user, agent_id=agent, key_prefix=prefix)
-        print_items(COLUMNS, pages, as_json=json_, none=_NO_TURN)
+        print_items(COLUMNS, pages, as_json=json_, as_csv=csv_, none=_NO_TURN)
 
 
 @app.command(epilog=example("turns retry telegram:42 --url sqlite:///agent.db"))
@@ -79,10 +81,10 @@ def retry(key: Key, url: UrlOption = None) -> None:
 
 @app.command(epilog=example("turns release telegram:42 --url sqlite:///agent.db"))
 def release(key: Key, url: UrlOption = None, yes: YesOption = False) -> None:
-    """Release the lease of a session's open turn.
+    """Release the lease of a session's turn in progress.
 
-    Another turn can begin at once. If the process of the open turn still
-    runs, its next write in the turn fails with `LeaseLost`.
+    Another turn can begin at once. If the process of the turn still runs,
+    its next write in the turn fails with `LeaseLost`.
     """
     with open_store(url) as store:
         conversation = store.conversation(key)
@@ -103,7 +105,7 @@ def stop(
     url: UrlOption = None,
     yes: YesOption = False,
 ) -> None:
-    """End a session's turn as interrupted, with what it has streamed.
+    """End a session's turn as interrupted, with its streamed text.
 
     The turn is saved, and no worker tries it again, even if it has failed
     or was given up. If its process still runs, its next write in the turn
