@@ -10,7 +10,7 @@ from types import FrameType
 from support.paths import PACKAGE
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")  # are calls up to Python 3.11 only
-
+_CHECKPOINTS = "Checkpoints."  # methods that run on releases of SQLite with the WAL-reset bug only
 
 _LIBRARIES = ("/sqlalchemy/", "/psycopg/", "/pydantic/", "/sqlmodel/")
 
@@ -63,7 +63,7 @@ def _count(call: Callable[[], object]) -> tuple[int, int]:
             # psycopg resumes its generators as often as it has to wait for the server.
             if "/psycopg/" in code.co_filename and code.co_flags & inspect.CO_GENERATOR:
                 generators.add(frame)
-            own += code.co_filename.startswith(str(PACKAGE))
+            own += code.co_filename.startswith(str(PACKAGE)) and not code.co_qualname.startswith(_CHECKPOINTS)
             library += any(each in code.co_filename for each in _LIBRARIES)
 
     _profiled(on_event, call)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from support.turn_model import ModelAttempt, ModelSessionWithTurns
 
@@ -18,12 +18,16 @@ from lango_store import (
     CallUnknown,
     Conflict,
     Message,
+    MessageNotFound,
     MessageRole,
     Suspension,
     SuspensionExpired,
     SuspensionNotFound,
     ToolCall,
 )
+
+WAITS: Final = datetime.max.replace(tzinfo=UTC)
+"""The time limit of a call that waits for a result from outside."""
 
 Place = tuple[int, int]
 """The seq of the message that asks for a call, and the position of the call in it."""
@@ -41,6 +45,15 @@ class ModelCall:
     begun_at: datetime
     until: datetime
     result_seq: int | None = None
+
+
+def is_of_wait(message: Message) -> bool:
+    """Return whether a message is the result or the failure of a call that waits."""
+    return message.role == "tool" and str(message.id).startswith("lango-wait-")
+
+
+def id_of_wait(message: Message) -> str:
+    return str(message.id).removeprefix("lango-wait-")
 
 
 class ModelSessionWithCalls(ModelSessionWithTurns):
@@ -87,6 +100,8 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
         if call.result_seq is None:
             if call.token is None:
                 return "retry"
+            if call.until == WAITS:
+                return "waiting"
             if call.until > now:
                 return "running"
         return "unknown"
@@ -116,6 +131,8 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
             new.effect_key = call.effect_key
         if attempt is not None:
             self.own(now, attempt)
+        if call is not None and self.state(now, call) == "waiting":
+            return asked, call.effect_key, None
         if call is not None and (result := self.result(call)) is not None:
             replayed = result.model_copy(update={"replayed": True})
             self.add_result(attempt, replayed)
@@ -154,7 +171,7 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
 
     def leave_call(self, now: datetime, place: Place, token: int) -> None:
         call = self.calls.get(place)
-        if call is not None and call.token == token and call.result_seq is None:
+        if call is not None and call.token == token and call.result_seq is None and call.until != WAITS:
             call.until = now
 
     def resolve_call(self, now: datetime, place: Place, result: Message | None) -> Message | None:
@@ -189,6 +206,44 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
                 )
             )
         return begun
+
+    # Calls that wait for a result from outside
+
+    def wait_call(self, now: datetime, place: Place, token: int, new: Suspension, failure: Message) -> None:
+        call = self.calls.get(place)
+        if call is None or call.token != token:
+            raise Conflict(self.key, expected=self.last_seq, last_seq=self.last_seq)
+        self.asked(place)
+        call.until = WAITS
+        self.suspensions[new.id] = new
+        self.enqueue(now, failure, new.due_at)
+
+    def finish_wait(self, now: datetime, id: str, result: Message) -> Message:
+        wait = self.suspensions.get(id)
+        if wait is None or wait.due_at is None:
+            raise SuspensionNotFound
+        if wait.answered_at is None and wait.due_at > now:
+            self.suspensions[id] = wait.model_copy(update={"answered_at": now})
+            self.inbox = [m for m in self.inbox if m.id != result.id]
+            return self.enqueue(now, result)
+        if wait.answered_at is None or wait.answered_at >= wait.due_at:
+            raise SuspensionExpired(self.key, wait.due_at)
+        for m in (*self.inbox, *self.log):
+            if m.id == result.id:
+                return m.model_copy(update={"replayed": True})
+        raise MessageNotFound(self.key, str(result.id))
+
+    def takable(self, now: datetime) -> list[Message]:
+        return [m for m in self.due(now) if not is_of_wait(m) or id_of_wait(m) in self.suspensions]
+
+    def take_inbox(self, now: datetime, attempt: ModelAttempt, ids: Sequence[str | None]) -> list[Message]:
+        stored = super().take_inbox(now, attempt, ids)
+        for m in stored:
+            if is_of_wait(m):
+                wait = self.suspensions[id_of_wait(m)]
+                self.suspensions[wait.id] = wait.model_copy(update={"answered_at": wait.answered_at or wait.due_at})
+                self.calls[wait.calls[0]].result_seq = m.seq
+        return stored
 
     # Suspensions
 

@@ -15,7 +15,7 @@ def stored_text(store: Store, folder: Path) -> str:
         tables = sa.MetaData()
         tables.reflect(connection)
         rows = [repr(row) for table in tables.sorted_tables for row in connection.execute(sa.select(table))]
-    (done,) = export(store, folder, "jsonl", everything=True)
+    (done,) = export(store, folder, "backup", everything=True)
     assert done.path is not None, done.error
     files = [Path(done.path)]
     if store.engine.dialect.name == "sqlite":

@@ -67,6 +67,8 @@ class AsyncStoreCalls(AsyncPart[StoreCalls]):
     """The methods of `StoreCalls` as coroutines."""
 
     list_unknown = awaited(StoreCalls.list_unknown)
+    waiting = awaited(StoreCalls.waiting)
+    finish = awaited(StoreCalls.finish)
 
 
 class AsyncSuspensions(AsyncPart[Suspensions]):

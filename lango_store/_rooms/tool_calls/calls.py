@@ -29,6 +29,7 @@ from lango_store._rooms.tool_calls.tables import CALL
 from lango_store._rooms.tool_calls.values import BegunCall
 from lango_store._rooms.turns_in_progress.errors import LeaseLost
 from lango_store._rooms.turns_in_progress.leases import Lease
+from lango_store._rooms.turns_in_progress.owed import NEVER, NEVER_STORED
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message, MessageRole, ToolCall
@@ -93,11 +94,11 @@ def _message(connection: AnyConnection, place: Place) -> Message | None:
 
 def begin(
     connection: AnyConnection, now: Moment, place: Place, attempt: Attempt, lease: Lease | None, *, idempotent: bool
-) -> tuple[ToolCall, str, Message | None]:
-    """Record that a call begins; return the call, its key for the tool and its stored result, if any.
+) -> tuple[ToolCall, str, Message | None, bool]:
+    """Record that a call begins; return the call, its key for the tool, its stored result, if any, and if it waits.
 
-    A call with a result does not begin again. An unknown call begins again only if it is
-    `idempotent`.
+    A call with a result, or one that waits for its result from outside, does not begin again. An unknown call begins
+    again only if it is `idempotent`.
 
     Raises:
         CallInProgress: The time limit of an earlier attempt has not passed.
@@ -115,16 +116,18 @@ def begin(
         row = _row(connection, place)
         if row is None:
             _write(connection, place, _insert, begun | {"effect_key": attempt.effect_key})
-            return call, attempt.effect_key, None
+            return call, attempt.effect_key, None, False
         if (result := _result(connection, place, row)) is not None:
-            return call, row.effect_key, result
+            return call, row.effect_key, result, False
+        if row.result_seq is None and _until(place, row) == NEVER:
+            return call, row.effect_key, None, True
         is_free = row.token is None and row.result_seq is None
         if not is_free and row.token != attempt.token:
             _check_ended(place, row, now)
             if not idempotent:
                 raise CallUnknown(place.key, place.seq, place.position, row.effect_key)
         _write(connection, place, _begin_again, begun)
-        return call, row.effect_key, None
+        return call, row.effect_key, None, False
 
 
 def finish(
@@ -138,16 +141,44 @@ def finish(
     with dialect_of(connection).short_transaction(connection):
         last_seq = sessions.lock(connection, now, place.key).last_seq
         row = _row(connection, place)
-        if row is None or row.token != token:
-            fact = f"{place} was resolved, or begun again, or its message was removed"
-            message = f"{fact}: the result of this attempt was not stored"
-            raise Conflict(place.key, expected=last_seq, last_seq=last_seq, message=message)
+        if row is None or row.token != token or not row.is_in_log:
+            raise _lost(place, last_seq)
         if (stored := _result(connection, place, row)) is not None:  # an earlier try was committed
             return stored
         try:
             return _record(connection, now, place, result, expected)
         except LeaseLost:
             return _record(connection, now, place, result)
+
+
+def wait(connection: AnyConnection, place: Place, token: int, last_seq: int) -> bool:
+    """Let a call of a locked session wait for its result from outside; return False if it waits already.
+
+    Raises:
+        Conflict: The call no longer belongs to this attempt.
+    """
+    row = _row(connection, place)
+    if row is None or row.token != token or not row.is_in_log:
+        raise _lost(place, last_seq)
+    if is_new := _until(place, row) != NEVER:
+        _write(connection, place, _wait, {})
+    return is_new
+
+
+def end_wait(connection: AnyConnection, place: Place, result_seq: int) -> None:
+    """Record the result of a call that waited, which a turn has taken from the inbox."""
+    _end.run(connection, place.bound | {"result_seq": result_seq})
+
+
+def end_waits(connection: sa.Connection, now: datetime, key: str, after: int) -> None:
+    """End the waits of calls of messages after a seq, which are set aside: these calls are then unknown."""
+    _end_waits.run_many(connection, [{"key": key, "after": after, "now": dialect_of(connection).time(now)}])
+
+
+def _lost(place: Place, last_seq: int) -> Conflict:
+    fact = f"{place} was resolved, or begun again, or its message was removed"
+    message = f"{fact}: the result of this attempt was not stored"
+    return Conflict(place.key, expected=last_seq, last_seq=last_seq, message=message)
 
 
 def _record(
@@ -172,9 +203,20 @@ _insert: Final = Statement(
 )
 _begin_again: Final = Statement(lambda _: _update.values(_begun | {"result_seq": sa.null()}))
 _end: Final = Statement(lambda _: _update.values(result_seq=number("result_seq")))
-_forget_attempt: Final = Statement(lambda _: _update.values(token=sa.null(), result_seq=sa.null()))
+_IS_WAITING: Final = sa.and_(CALL.c.until == NEVER_STORED, CALL.c.result_seq.is_(None))
+_wait: Final = Statement(lambda _: _update.values(until=NEVER_STORED))
+_end_waits: Final = Statement(
+    sa.update(CALL)
+    .where(of_session(CALL), CALL.c.message_seq > number("after"), CALL.c.until == NEVER_STORED)
+    .where(CALL.c.result_seq.is_(None))
+    .values(until=NOW)
+)
+_ENDED: Final = sa.case((CALL.c.until == NEVER_STORED, CALL.c.begun_at), else_=CALL.c.until)  # it waits no more
+_forget_attempt: Final = Statement(lambda _: _update.values(token=sa.null(), result_seq=sa.null(), until=_ENDED))
 _leave: Final = Statement(
-    lambda _: _update.where(CALL.c.token == number("token"), CALL.c.result_seq.is_(None)).values(until=NOW)
+    lambda _: _update.where(CALL.c.token == number("token"), CALL.c.result_seq.is_(None), ~_IS_WAITING).values(
+        until=NOW
+    )
 )
 
 
@@ -206,6 +248,8 @@ def resolve(
     if row is None:
         asked(connection, place)
         raise CallNotFound(f"{place} was never begun: calls.begin() runs it")
+    if not row.is_in_log:
+        raise CallNotFound(f"the message of {place} is set aside: switch to its alternative first")
     if _result(connection, place, row) is not None:
         raise CallFinished(f"{place} already has a result: message {row.result_seq}")
     if row.token is not None:
@@ -213,9 +257,13 @@ def resolve(
     _write(connection, place, _forget_attempt, {})
     if result is None:
         return None
-    message = _message(connection, place)  # a redacted message asks for no call
-    call = ToolCall(id="", name="") if message is None else message.tool_calls[place.position]
-    return _record(connection, now, place, result(call))
+    return _record(connection, now, place, result(call_of(connection, place)))
+
+
+def call_of(connection: AnyConnection, place: Place) -> ToolCall:
+    """Return a call that was begun; one without id and name if its message was redacted."""
+    message = _message(connection, place)
+    return ToolCall(id="", name="") if message is None else message.tool_calls[place.position]
 
 
 class _Row(NamedTuple):
@@ -223,9 +271,15 @@ class _Row(NamedTuple):
     token: int | None
     until: Any
     result_seq: int | None
+    is_in_log: bool
 
 
-_select: Final = Statement(lambda _: sa.select(*(as_stored(CALL.c[name]) for name in _Row._fields)).where(_OF_PLACE))
+_IS_OF_PLACE: Final = sa.and_(of_session(MESSAGE, CALL.c.session_key), MESSAGE.c.seq == CALL.c.message_seq)
+_select: Final = Statement(
+    lambda _: sa.select(
+        *(as_stored(CALL.c[name]) for name in _Row._fields if name in CALL.c), sa.exists().where(_IS_OF_PLACE)
+    ).where(_OF_PLACE)
+)
 
 
 def _row(connection: AnyConnection, place: Place) -> _Row | None:
@@ -238,8 +292,12 @@ def _result(connection: AnyConnection, place: Place, row: _Row) -> Message | Non
     return None if stored is None else stored.model_copy(update={"replayed": True})
 
 
+def _until(place: Place, row: _Row) -> datetime:
+    return stored_time(place.key, f"until of {place}", row.until)
+
+
 def _check_ended(place: Place, row: _Row, now: datetime) -> None:
-    until = stored_time(place.key, f"until of {place}", row.until)
+    until = _until(place, row)
     if row.result_seq is None and until > now:
         raise CallInProgress(place.key, place.seq, place.position, until)
 
@@ -250,6 +308,7 @@ _ASKING: Final = MESSAGE.alias("asking")
 _RESULT: Final = MESSAGE.alias("result")
 _state: Final = sa.case(
     (_RESULT.c.seq.is_not(None), "finished"),
+    (_IS_WAITING, "waiting"),
     (sa.and_(CALL.c.token.is_(None), CALL.c.result_seq.is_(None)), "retry"),
     (sa.and_(CALL.c.result_seq.is_(None), CALL.c.until > NOW), "running"),
     else_="unknown",

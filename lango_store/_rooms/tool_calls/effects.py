@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -10,9 +11,11 @@ import sqlalchemy as sa
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
 from lango_store._operations.session.sessions import ANYTHING, Expected
-from lango_store._rooms.tool_calls import calls
+from lango_store._rooms.tool_calls import calls, suspensions
 from lango_store._rooms.tool_calls.calls import Attempt, Place
 from lango_store._rooms.tool_calls.errors import CallInProgress
+from lango_store._rooms.tool_calls.suspensions import NewWait
+from lango_store._rooms.turns_in_progress import inbox
 from lango_store._rooms.turns_in_progress.leases import Lease, new_token
 from lango_store._values.model import UNSET, Message, ToolCall, Unset
 from lango_store.errors import InvalidState, LangoStoreError
@@ -21,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
+TIMED_OUT: Final = "TimeoutError: the call has waited too long for its result"
+"""The result of a call that has waited until its time limit, for the model."""
+
 
 class Effect:
     """A tool call that this process may run, or whose result is stored.
@@ -28,23 +34,51 @@ class Effect:
     Attributes:
         call: The call, with the name of the tool and its arguments.
         key: A random key that the call keeps when it runs again. Pass it to services that accept an idempotency key.
-        replayed: True if the call already has a result. Then do not run the tool.
+        replayed: True if the call already has a result, or waits for it from outside. Then do not run the tool.
         result: The stored message with the result. None until the call has a result.
+        waiting: True if the call waits for its result from outside, since `wait`.
         output: In the block of `RunningTurn.call`: set it to the output of the tool, any JSON. Leaving the block stores
             it.
         failed: In the block of `RunningTurn.call`: set it to an error text instead, if the tool failed without effect.
     """
 
-    def __init__(self, place: Place, token: int, call: ToolCall, key: str, result: Message | None) -> None:
+    def __init__(
+        self, place: Place, token: int, call: ToolCall, key: str, result: Message | None, waiting: bool
+    ) -> None:
         self._place: Final = place
         self._token: Final = token
         self.call: Final = call
         self.key: Final = key
-        self.replayed: Final = result is not None
+        self.replayed: Final = result is not None or waiting
         self.result = result
+        self.waiting = waiting
         self.output: Any = UNSET
         self.failed: str | None = None
         self._callers_transaction: sa.Transaction | None = None
+        self._wait: NewWait | None = None
+        self._in_block = False
+
+    def wait(self, handle: Mapping[str, Any], *, until: datetime | timedelta) -> None:
+        """Let the call wait for a result from outside, such as of a job that the tool has started.
+
+        Leaving the block of `RunningTurn.call` stores that the call waits. Then end the turn: `Store.calls.finish`
+        stores the result, and the session then owes a turn.
+
+        Args:
+            handle: What identifies the job, a JSON object, such as `{"mcp_task": "t-1"}`.
+            until: How long to wait: a time, an aware datetime, or a duration from now. Without a result until then, the
+                call has failed: the session owes a turn, which takes the failure for the model from the inbox. The wait
+                does not keep the session from expiring.
+
+        Raises:
+            InvalidValue: The handle cannot be stored losslessly.
+            InvalidState: The call is not in the block of `RunningTurn.call`, or needs no result.
+            TypeError: The handle is not a JSON object or is empty, or `until` is neither a time nor a duration.
+            ValueError: `until` is out of range.
+        """
+        if not self._in_block or self.result or self.waiting:
+            raise InvalidState("only a call that runs in the block of turn.call() can wait")
+        self._wait = NewWait(self._place, handle, until)
 
 
 def begin(
@@ -88,6 +122,8 @@ def finish(
     """Store the result of a call, which ends the call; return the stored message."""
     if effect.replayed and effect.result is not None:
         return effect.result
+    if effect.waiting:
+        raise InvalidState("the call waits for its result from outside: store it with Store.calls.finish()")
     result = context.batch([result_message(effect.call, output, failed, id=id)])
     context, arguments = context.unguarded(), (effect._place, effect._token, result, expected)  # not to check it twice
 
@@ -106,7 +142,14 @@ def may_lack_result(effect: Effect) -> bool:
     While that transaction is open, it holds locks for which a write would wait.
     """
     transaction = effect._callers_transaction
-    return effect.result is None or (transaction is not None and not transaction.is_active)
+    return not (effect.result or effect.waiting) or (transaction is not None and not transaction.is_active)
+
+
+def wait(context: Context, effect: Effect, new: NewWait) -> None:
+    """Store that a call waits for its result from outside."""
+    failure = result_message(effect.call, UNSET, TIMED_OUT, id=f"{inbox.RESULT}{new.digest}")
+    context.unguarded().transact(suspensions.wait, new, effect._token, context.batch([failure]))
+    effect.waiting = True
 
 
 def leave(context: Context, effect: Effect) -> None:

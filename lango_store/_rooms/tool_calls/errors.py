@@ -1,6 +1,6 @@
 """The errors of the room."""
 
-from datetime import datetime
+from datetime import MAXYEAR, datetime
 from typing import Any
 
 from lango_store._rooms.turns_in_progress.errors import InProgress
@@ -21,8 +21,11 @@ class CallInProgress(InProgress):
     """
 
     def __init__(self, key: str, seq: int, position: int, until: datetime) -> None:
-        self._fact = f"{_call(key, seq, position)} was begun and may be running until {until}"
-        super().__init__(f"{self._fact}: try again later, or pass wait= to calls.begin()")
+        waits = until.year == MAXYEAR
+        fact = "waits for its result from outside" if waits else f"was begun and may be running until {until}"
+        self._fact = f"{_call(key, seq, position)} {fact}"
+        advice = "store it with Store.calls.finish()" if waits else "try again later, or pass wait= to calls.begin()"
+        super().__init__(f"{self._fact}: {advice}")
         self.key, self.seq, self.position = key, seq, position
         self.until = until
 
@@ -71,21 +74,21 @@ class SuspensionNotFound(NotFound):
     """No suspension has this token or id; nothing was written.
 
     The text is not a token, the session was deleted or has expired, or the suspension was deleted together with the
-    message whose calls wait for the answer.
+    message whose calls wait for the answer. Or no tool call waits, or has waited, with this handle.
     """
 
 
 class SuspensionExpired(SuspensionNotFound):
-    """The suspension cannot be answered: its TTL has passed. Nothing was written.
+    """The suspension cannot be answered, or the call finished: its time has passed. Nothing was written.
 
     Attributes:
         key: The key of the session.
         due_at: The time from which the suspension cannot be answered.
     """
 
-    def __init__(self, key: str, due_at: datetime) -> None:
+    def __init__(self, key: str, due_at: datetime, remedy: str = "suspend its calls again") -> None:
         self._fact = f"the suspension of session {quoted(key)} expired at {due_at}"
-        super().__init__(f"{self._fact}: suspend its calls again")
+        super().__init__(f"{self._fact}: {remedy}")
         self.key = key
         self.due_at = due_at
 

@@ -1,6 +1,8 @@
 """Tool calls that run once, and suspensions, which are answered from outside the program."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
@@ -79,6 +81,8 @@ class Calls(SessionPart):
     def finish(self, effect: Effect, output: Any = UNSET, *, failed: str | None = None) -> Message:
         """Append the result of a call, and record the end of the call, in one transaction.
 
+        If the caller's transaction is rolled back, the call becomes unknown.
+
         Args:
             effect: The result of `begin`.
             output: The output of the tool: text, which becomes the content of the message, or any other JSON. Pass
@@ -154,6 +158,61 @@ class StoreCalls(StorePart):
         """
         return self._context.on_primary().read(calls.page_of_unknown, work_filter(which), limit, cursor)
 
+    def waiting(self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]) -> Page[Suspension]:
+        """List the tool calls of live sessions that wait for a result from outside (`Effect.wait`), oldest first.
+
+        Each item has the `handle`, the place of the call as its only item of `calls`, and the end of the wait as
+        `due_at`, which may have passed if no turn has taken the failure yet.
+
+        Args:
+            limit: The number of calls per page, 1 to 1,000. Defaults to 50.
+            cursor: The `next` of the previous page. None (default) reads the first page.
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
+
+        Raises:
+            InvalidCursor: The cursor was not returned by this method.
+        """
+        return self._context.on_primary().read(suspensions.page, work_filter(which), {"waits": None}, limit, cursor)
+
+    def finish(
+        self, waiting: Mapping[str, Any] | Suspension, output: Any = UNSET, *, failed: str | None = None
+    ) -> Message:
+        """Store the result of a tool call that waits for it from outside, once.
+
+        The message is put into the inbox of the session, which then owes a turn: the turn appends it as the result of
+        the call. If the result of the call is stored already, it is not stored again.
+
+        Args:
+            waiting: The handle that `Effect.wait` was called with, or an item of `waiting`.
+            output: The output of the tool: text, which becomes the content of the message, or any other JSON. Pass
+                either `output` or `failed`.
+            failed: An error text for the model, if the job failed or is to be no longer waited for.
+
+        Returns:
+            The tool message; the stored one with `replayed=True` if the call had its result already.
+
+        Raises:
+            SuspensionExpired: The call has waited until its time limit, so that it has failed; nothing was written.
+            SuspensionNotFound: No call of a live session waits, or has waited, with this handle; nothing was written.
+            MessageNotFound: The result was stored, and its message was removed since; nothing was written.
+            InvalidState: Several calls wait with this handle; nothing was written.
+            InvalidMessage: The output cannot be stored losslessly; nothing was written.
+            TypeError: Both or neither of `output` and `failed` were passed.
+
+        Example:
+            ```python
+            store.calls.finish({"mcp_task": "t-1"}, "The report has 12 pages.")
+            ```
+        """
+        if not isinstance(waiting, Suspension):
+            digest = suspensions.digest_of_handle(waiting)
+            waiting = self._context.on_primary().read(suspensions.find_waiting, work_filter({}), digest)
+
+        def result(call: ToolCall, id: str) -> Batch:
+            return self._context.batch([effects.result_message(call, output, failed, id=id)])
+
+        return self._context.transact(suspensions.finish, waiting.key, waiting.id, result)
+
 
 class Suspensions(SessionPart):
     """The suspensions of a session: `Conversation.suspensions`.
@@ -172,7 +231,8 @@ class Suspensions(SessionPart):
     ) -> Suspension:
         """Store a request for an answer from outside the program, such as an approval.
 
-        `Store.suspensions.answer` stores the answer, and returns the `state` to continue from.
+        `Store.suspensions.answer` stores the answer, and returns the `state` to continue from. If a compaction or a
+        limit leaves the message with the calls out of the prompt, also append a message that reports their results.
 
         Args:
             calls: The tool calls that wait for the answer, all of one message: pairs of the message's `seq` and the
@@ -235,7 +295,7 @@ class Suspensions(SessionPart):
         return self._context.transact(suspensions.delete, self.key, str(encode_id(id)))
 
     def list(self) -> list[Suspension]:
-        """List the suspensions of the session, answered or not, the oldest first."""
+        """List the suspensions of the session, answered or not, and its waiting tool calls, the oldest first."""
         return self._context.on_primary().read_together(suspensions.read, self.key)
 
 
@@ -283,7 +343,8 @@ class StoreSuspensions(StorePart):
         Raises:
             InvalidCursor: The cursor was not returned by this method.
         """
-        return self._context.on_primary().read(suspensions.page, work_filter(which), due_before, limit, cursor)
+        times = {"asks": None} | ({} if due_before is None else {"due_before": due_before})
+        return self._context.on_primary().read(suspensions.page, work_filter(which), times, limit, cursor)
 
 
 class InConversation(SessionPart):
@@ -299,6 +360,6 @@ class InStore:
     """Adds the members of the room to `Store`."""
 
     calls = store_group(StoreCalls)
-    """The tool calls of all sessions: list the unknown ones."""
+    """The tool calls of all sessions: list the unknown ones and those that wait, and finish these."""
     suspensions = store_group(StoreSuspensions)
     """The suspensions of all sessions: list and answer them."""

@@ -25,7 +25,8 @@ class InTurn(RunningTurn):
 
         Entering the block records that the call begins. In the block, set `output` or `failed` of the effect. Leaving
         the block, also with an exception, appends the output or the failure as a tool message of the turn, and records
-        the end of the call in the same transaction. If neither is set, the call becomes unknown: see `CallUnknown`.
+        the end of the call in the same transaction. If neither is set, the call becomes unknown: see `CallUnknown`. If
+        the tool has started a job somewhere else, call `effect.wait` instead, and end the turn.
 
         Args:
             message: The stored assistant message that asks for the call, or its `seq`.
@@ -75,6 +76,7 @@ class InTurn(RunningTurn):
         else:
             check_duration("limit", limit, SHORTEST_LEASE)
         effect = effects.begin(self._context, place, limit, timedelta(0), idempotent=idempotent, lease=self.lease)
+        effect._in_block = True
         if effect.result is not None:
             self._add_result(effect.result)
         return effect
@@ -84,10 +86,14 @@ class InTurn(RunningTurn):
         if self._process != os.getpid():  # the call belongs to the process that this one was forked from
             return
         try:
-            if effects.may_lack_result(effect) and (effect.output is not UNSET or effect.failed is not None):
+            if not effects.may_lack_result(effect):
+                return
+            if effect.output is not UNSET or effect.failed is not None:
                 output, failed = effect.output, effect.failed
                 id, expected = next(self._ids), self._expected
                 self._add_result(effects.finish(self._context, effect, output, failed, id=id, expected=expected))
+            elif effect._wait is not None:
+                effects.wait(self._context, effect, effect._wait)
         finally:
             effects.leave(self._context, effect)
 

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlmodel import Field
 
 from lango_store._rows.columns import TEXT, JsonColumn, TimeColumn
-from lango_store._rows.definitions import Base, index_where, key, session_reference, stored
+from lango_store._rows.definitions import Base, index_where, index_where_set, key, session_reference, stored
 
 
 class CallRow(Base, table=True):
@@ -29,6 +29,7 @@ class CallRow(Base, table=True):
             in_forks=False,
             ids=("effect_key",),
             of_message="message_seq",
+            kept_aside=True,
             names_calls=True,
             fixes_calls=True,
         ),
@@ -45,13 +46,18 @@ class CallRow(Base, table=True):
 
 
 class SuspensionRow(Base, table=True):
-    """A row of `lango_suspension`: a request for an answer, and the state to continue from."""
+    """A row of `lango_suspension`: a request for an answer, and the state to continue from.
+
+    Attributes:
+        handle: If a tool call waits for its result from outside, the SHA-256 digest of its handle, which is the state.
+    """
 
     __tablename__ = "lango_suspension"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "digest", name="pk_lango_suspension"),
         session_reference("fk_lango_suspension_session"),
         index_where("answered_at IS NULL", "ix_lango_suspension_open", "created_at", "session_key", "digest"),
+        index_where_set("handle", "ix_lango_suspension_handle", "handle", "session_key", "digest"),
         stored(
             "suspension",
             name="suspension of message {message_seq}",
@@ -77,6 +83,7 @@ class SuspensionRow(Base, table=True):
     answered_at: datetime | None = Field(default=None, sa_type=TimeColumn)
     answered_by: str | None = Field(default=None, sa_type=TEXT)
     answered_why: str | None = Field(default=None, sa_type=TEXT)
+    handle: str | None = Field(default=None, sa_type=TEXT)
 
 
 CALL: Final = Base.metadata.tables["lango_call"]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -18,11 +18,12 @@ class BegunCall(Value):
         position: The position of the call in the `tool_calls` of that message, from 0.
         name: The name of the tool; "" if the message no longer has the call.
         effect_key: The random key for the tool, `Effect.key`.
-        state: `running` until the time limit passes; `finished`, with a result; `unknown`, if the time limit passed
+        state: `running` until the time limit passes; `waiting` for a result from outside, see `Store.calls.waiting`;
+            `finished`, with a result; `unknown`, if the time limit passed
             without a result, or if the result was deleted; or `retry`, if `calls.resolve` allowed the call to run
             again.
         begun_at: The time at which the call was last begun, in UTC.
-        until: The time limit of the call, in UTC.
+        until: The time limit of the call, in UTC; the end of the year 9999 for a call that waits or has waited.
         result_seq: The `seq` of the message with the result, or None.
     """
 
@@ -31,7 +32,7 @@ class BegunCall(Value):
     position: int
     name: str
     effect_key: str
-    state: Literal["running", "finished", "unknown", "retry"]
+    state: Literal["running", "waiting", "finished", "unknown", "retry"]
     begun_at: AwareDatetime
     until: AwareDatetime
     result_seq: int | None = None
@@ -45,6 +46,8 @@ class Suspension(Value):
         id: The id of the suspension, for `Conversation.suspensions.answer`. It is not secret, unlike the `token`.
         calls: The tool calls that wait for the answer, as pairs of the message's `seq` and the position of the call.
         state: Any JSON that the program needs to continue, such as the run state of an agent framework.
+        handle: If the call waits for its result from outside (`Effect.wait`), what identifies it there: a JSON object.
+            None for a question to a person.
         reason: The text of the question, or None.
         created_at: The time of the suspension, in UTC.
         due_at: The time from which the suspension can no longer be answered, in UTC; None if it has no TTL.
@@ -60,6 +63,7 @@ class Suspension(Value):
     id: str
     calls: list[tuple[int, int]] = Field(default_factory=list)
     state: Json = None
+    handle: dict[str, Any] | None = None
     reason: str | None = None
     created_at: AwareDatetime
     due_at: AwareDatetime | None = None
@@ -69,6 +73,11 @@ class Suspension(Value):
     answered_why: str | None = None
     token: str | None = Field(default=None, exclude_if=absent, repr=False)
 
+    @property
+    def is_open_question(self) -> bool:
+        """True if a person, not a job, has not answered yet."""
+        return self.handle is None and self.answered_at is None
+
 
 def describe_answers(suspensions: Iterable[Suspension]) -> dict[int | None, list[str]]:
     """Describe questions and answers on one line each, by the `seq` of the message whose calls wait, or None."""
@@ -76,7 +85,11 @@ def describe_answers(suspensions: Iterable[Suspension]) -> dict[int | None, list
     for each in suspensions:
         calls = "call " + ", ".join(str(position) for _, position in each.calls) if each.calls else ""
         facts = [calls, each.reason, "not answered"]
-        if each.answered_at is not None:
+        if each.handle is not None:
+            end = "waiting for" if each.answered_at is None else "has waited for"
+            until = f"until {each.due_at:%Y-%m-%d %H:%M:%S} UTC"
+            facts[1:] = [f"{end} {json.dumps(each.handle, ensure_ascii=False)}", until]
+        elif each.answered_at is not None:
             by = "" if each.answered_by is None else f" by {each.answered_by}"
             when = f"answered {each.answered_at:%Y-%m-%d %H:%M:%S} UTC{by}"
             facts[2:] = [f"{when}: {json.dumps(each.answer, ensure_ascii=False)}", each.answered_why]

@@ -1,15 +1,17 @@
-"""`lango-store calls`: list the unknown tool calls, and record their outcomes."""
+"""`lango-store calls`: list the tool calls that are unknown or wait, and record their outcomes."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from lango_store._rooms.tool_calls.values import BegunCall
+from lango_store._rooms.tool_calls.values import BegunCall, Suspension
 from lango_store._values.model import UNSET
 from lango_store.cli import root
 from lango_store.cli.options import (
     Agent,
+    CsvOption,
     JsonOption,
     Key,
     Prefix,
@@ -36,6 +38,14 @@ COLUMNS: Final[Columns[BegunCall]] = {
     "begun (UTC)": lambda call: call.begun_at,
 }
 
+WAITING: Final[Columns[Suspension]] = {
+    "key": lambda wait: wait.key,
+    "seq": lambda wait: wait.calls[0][0],
+    "position": lambda wait: wait.calls[0][1],
+    "waits for": lambda wait: json.dumps(wait.handle, ensure_ascii=False),
+    "until (UTC)": lambda wait: wait.due_at,
+}
+
 
 @app.callback()
 def calls(
@@ -43,7 +53,9 @@ def calls(
     user: User = None,
     agent: Agent = None,
     prefix: Prefix = None,
+    waiting: Annotated[bool, flag("--waiting", "List the calls that wait for a result from outside.")] = False,
     url: UrlOption = None,
+    csv_: CsvOption = False,
     json_: JsonOption = False,
 ) -> None:
     """List the unknown tool calls of live sessions, and resolve them.
@@ -51,16 +63,21 @@ def calls(
     A call is unknown if its time limit has passed and it has no result, for
     example because its process died. Its tool may have run.
 
+    With --waiting, list the calls that wait for a result from outside
+    instead, with their handles and the times until which they wait.
+
     In a pipe, each call is one line of tab-separated fields without a
     header: session key, seq of the message that asks for the call,
     position of the call in it, name of the tool, effect key, and time at
     which the call was begun. Control characters are escaped with a backslash.
     """
-    if runs_command(context, user, agent, prefix, url, json_):
+    if runs_command(context, user, agent, prefix, waiting, url, csv_, json_):
         return
     with open_store(url) as store:
-        pages = all_pages(store.calls.list_unknown, user_id=user, agent_id=agent, key_prefix=prefix)
-        print_items(COLUMNS, pages, as_json=json_, none="no call is unknown")
+        unknown: Any = COLUMNS, store.calls.list_unknown, "is unknown"
+        columns, read, state = (WAITING, store.calls.waiting, "waits") if waiting else unknown
+        pages = all_pages(read, user_id=user, agent_id=agent, key_prefix=prefix)
+        print_items(columns, pages, as_json=json_, as_csv=csv_, none=f"no call {state}")
 
 
 @app.command(epilog=example("calls resolve telegram:42 17 0 --retry --url sqlite:///agent.db"))

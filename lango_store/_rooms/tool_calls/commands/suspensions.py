@@ -10,6 +10,7 @@ from lango_store._rooms.tool_calls.values import Suspension
 from lango_store.cli import root
 from lango_store.cli.options import (
     Agent,
+    CsvOption,
     JsonOption,
     Prefix,
     UrlOption,
@@ -43,6 +44,7 @@ def suspensions(
     prefix: Prefix = None,
     due_before: Annotated[Any, time_option("Only suspensions that expire before this time.")] = None,
     url: UrlOption = None,
+    csv_: CsvOption = False,
     json_: JsonOption = False,
 ) -> None:
     """List the unanswered suspensions of live sessions, oldest first.
@@ -54,12 +56,12 @@ def suspensions(
     its position), reason, time of the suspension, and the time until which
     it can be answered. Control characters are escaped with a backslash.
     """
-    if runs_command(context, user, agent, prefix, due_before, url, json_):
+    if runs_command(context, user, agent, prefix, due_before, url, csv_, json_):
         return
     with open_store(url) as store:
         which = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
         pages = all_pages(store.suspensions.list, due_before=due_before, **which)
-        print_items(COLUMNS, pages, as_json=json_, none="no suspension waits for an answer")
+        print_items(COLUMNS, pages, as_json=json_, as_csv=csv_, none="no suspension waits for an answer")
 
 
 @app.command(epilog=example("suspensions answer TOKEN --json yes.json --url sqlite:///a.db"))
