@@ -226,7 +226,7 @@ def test_archived_session_is_restored_with_or_without_its_children(filled: Store
 def test_export_includes_descendants_only_with_children(
     filled: Store, make_sqlite: MakeDatabase, tmp_path: Path, children: bool
 ) -> None:
-    export(filled, tmp_path, "jsonl", keys=["k"], descendants=children)
+    export(filled, tmp_path, "backup", keys=["k"], descendants=children)
     with Store(make_sqlite()) as other:
         import_path(other, tmp_path)
         assert keys(other) == (sorted(FAMILY) if children else ["k"])

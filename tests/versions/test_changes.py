@@ -103,7 +103,7 @@ def test_changes_are_kept_by_fork_export_copy_archive_and_restore(
     assert [kind for _, kind, _ in before] == ["delete", "compact", "pop"]
     store.conversation("k").fork("f")
     assert changes(store, "f") == before
-    export(store, tmp_path / "out", "jsonl", everything=True)
+    export(store, tmp_path / "out", "backup", everything=True)
     for transfer in (lambda other: import_path(other, tmp_path / "out"), lambda other: copy(store, other)):
         with Store(make_database(), clock=clock) as other:
             transfer(other)

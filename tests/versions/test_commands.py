@@ -126,7 +126,7 @@ def test_show_as_of_writes_the_earlier_window_as_html(url_of_changed: str, tmp_p
 
 def test_show_refuses_as_of_with_an_invalid_time_or_with_children(url_of_changed: str) -> None:
     at = ("sessions", "show", "k\t1", "--url", url_of_changed)
-    done = run(*at, "--as-of", "yesterday")
+    done = run(*at, "--as-of", "last week")
     assert (done.returncode, "is not a time" in done.stderr) == (2, True)
     done = run(*at, "--as-of", "3", "--descendants")
     assert (done.returncode, "leave out --descendants" in done.stderr) == (2, True)

@@ -136,7 +136,7 @@ def test_backup_contains_no_text_or_payload_of_a_removed_message(
 ) -> None:
     session_with_copies(keeping)
     keeping.create("other", messages=[message(LARGE)])
-    export(keeping, tmp_path / "backup.jsonl", "jsonl", everything=True)
+    export(keeping, tmp_path / "backup.jsonl", "backup", everything=True)
     assert (tmp_path / "backup.jsonl").read_text().count(LARGE) == 1
     with Store(make_database()) as target:
         assert {each.error for each in import_path(target, tmp_path / "backup.jsonl")} == {None}

@@ -52,7 +52,7 @@ def fork(
         new: The key of the copy.
         upto: Copy only messages up to this seq, turns that end at or before it, and
             summaries of these messages.
-        as_of: Copy the log as it was when this seq was its last one, or at this time.
+        as_of: Copy the log of the moment when this seq was its last one, or at this time.
             Values have no history: the current ones are copied.
         ttl: The TTL of the copy. By default, the TTL of `source`.
 

@@ -1,13 +1,26 @@
-"""`lango-store sessions changes` and `undo`: list the changes of a session, and take them back."""
+"""`lango-store sessions changes`, `undo` and `redact`: list changes, take them back, and redact texts."""
 
-from typing import Annotated, Final
+import re
+from typing import Annotated, Any, Final
 
 import typer
 
 from lango_store._rooms.versions.values import Change
-from lango_store.cli.options import JsonOption, Key, UrlOption, example, flag, open_store
+from lango_store.cli.options import (
+    CsvOption,
+    JsonOption,
+    Key,
+    UrlOption,
+    YesOption,
+    confirm,
+    example,
+    flag,
+    open_store,
+    option,
+)
 from lango_store.cli.output import Columns, print_items, print_json, quantity, say
 from lango_store.cli.sessions import app as sessions
+from lango_store.errors import quoted
 
 COLUMNS: Final[Columns[Change]] = {
     "seq": lambda change: change.seq,
@@ -19,7 +32,7 @@ COLUMNS: Final[Columns[Change]] = {
 
 
 @sessions.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))
-def changes(key: Key, url: UrlOption = None, json_: JsonOption = False) -> None:
+def changes(key: Key, url: UrlOption = None, csv_: CsvOption = False, json_: JsonOption = False) -> None:
     """List the cuts, edits, compactions and undos of a session, oldest first.
 
     In a pipe, each change is one line of tab-separated fields without a
@@ -27,7 +40,9 @@ def changes(key: Key, url: UrlOption = None, json_: JsonOption = False) -> None:
     its time, and the time until which the removed messages are kept.
     """
     with open_store(url) as store:
-        print_items(COLUMNS, [store.conversation(key).versions.changes()], as_json=json_, none="no changes")
+        print_items(
+            COLUMNS, [store.conversation(key).versions.changes()], as_json=json_, as_csv=csv_, none="no changes"
+        )
 
 
 @sessions.command(epilog=example("sessions undo telegram:42 --url sqlite:///agent.db"))
@@ -54,3 +69,51 @@ def undo(
     else:
         restored, removed = quantity(undone.restored, "message"), quantity(undone.removed, "message")
         print(f"took back {undone.change.kind} (change {undone.change.seq}): restored {restored}, removed {removed}")
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise typer.BadParameter(f"{quoted(text)} is not a regular expression: {error}") from None
+    if pattern.search(""):
+        raise typer.BadParameter(f"{quoted(text)} matches an empty text, and so every text")
+    return pattern
+
+
+@sessions.command(epilog=example("sessions redact tg:42 --pattern 'sk-\\w+' --url sqlite:///a.db"))
+def redact(
+    key: Key,
+    pattern: Annotated[Any, option("REGEX", "Regular expression of Python.", parser=_pattern)],
+    url: UrlOption = None,
+    replacement: Annotated[str, option("TEXT", "Text to write in place of each match.", "--with")] = "(redacted)",
+    archive: Annotated[str | None, option("FILE|URL", "Redact the messages in this archive too.")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "List the messages that match. Change nothing.")] = False,
+    yes: YesOption = False,
+) -> None:
+    """Replace the texts that match a pattern, in all messages and records of a session.
+
+    Searches contents, tool calls, results and extra fields. Earlier
+    versions of a changed message, which are kept for an undo, are redacted
+    as a whole. Titles, values, drafts, the inbox, removed messages,
+    alternatives, forks and backups are not searched. An interrupted
+    command can be repeated. Exit code 1 if nothing matches.
+    """
+
+    def replaced(text: str) -> str:
+        return str(pattern.sub(lambda match: replacement if match[0] else "", text))
+
+    with open_store(url) as store:
+        conversation = store.conversation(key)
+        seqs = conversation.edits._find(archive, replaced)
+        if not seqs:
+            say("nothing matches")
+            raise typer.Exit(1)
+        listed = f"{quantity(len(seqs), 'message')} (seq {', '.join(map(str, seqs))})"
+        if dry_run:
+            print(f"would redact {listed}")
+            return
+        confirm(f"redacting {listed}", yes=yes)
+        for seq in seqs:
+            conversation.edits.redact(seq, replace=replaced, archive=archive)
+    print(f"redacted {listed}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -21,7 +21,7 @@ from lango_store._rooms.versions.tables import REMOVED_MESSAGE, REMOVED_TURN
 from lango_store._rooms.versions.values import Change, Diff
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware
-from lango_store._values.model import Message, MessageRole
+from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.session import Session
 
 _FIELDS: Final = tuple(Change.model_fields)
@@ -64,15 +64,31 @@ def load(
     info = sessions.info(connection, now, key)
     at = seq_at(connection, clock(connection), key, as_of, info.last_seq)
     log = read(connection, key, at)
-    turns = [row for statement in _turns for row in statement.run(connection, {"key": key, "at": at})]
-    compactions = [(turn_no, upto) for turn_no, kind, upto in turns if kind == "compaction"]
+    turns = [TurnInLog(*row) for statement in _turns for row in statement.run(connection, {"key": key, "at": at})]
+    return session_with(info, log, turns, at, records=records)
+
+
+class TurnInLog(NamedTuple):
+    """The columns of a turn that decide which messages are in the window."""
+
+    turn_no: int
+    kind: str
+    first_seq: int
+    replaced_upto: int | None
+
+
+def session_with(
+    info: SessionInfo, log: Sequence[Message], turns: Sequence[TurnInLog], last_seq: int, *, records: bool
+) -> Session:
+    """Return a session with another log than the present one: with its window, and counters of the log."""
+    compactions = [(turn.turn_no, turn.replaced_upto) for turn in turns if turn.kind == "compaction"]
     summary_turn, upto = max(compactions, default=(None, 0))
     messages = [each for each in log if each.role is not MessageRole.RECORD]
     window = [each for each in (log if records else messages) if each.seq > (upto or 0)]
     if summary_turn is not None:
         window.sort(key=lambda message: message.turn_no != summary_turn)
     counted = {
-        "last_seq": at,
+        "last_seq": last_seq,
         "message_count": len(messages),
         "record_count": len(log) - len(messages),
         "token_count": sum(message.tokens or 0 for message in messages),
@@ -85,7 +101,7 @@ def load(
 
 
 _turns: Final = [
-    Statement(sa.select(turns.c.turn_no, turns.c.kind, turns.c.replaced_upto).where(valid(turns)))
+    Statement(sa.select(*(turns.c[name] for name in TurnInLog._fields)).where(valid(turns)))
     for turns in (TURN, REMOVED_TURN)
 ]
 

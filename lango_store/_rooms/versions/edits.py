@@ -1,7 +1,7 @@
 """Edits: update, redact, delete or pop one message, or drop the `sent` of several. All functions need a transaction."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -33,8 +33,8 @@ from lango_store._operations.rows import (
 )
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected
-from lango_store._operations.session_tables import OF_MESSAGES
-from lango_store._rooms.versions.tables import REMOVED_MESSAGE, REMOVED_TURN
+from lango_store._operations.session_tables import MESSAGES, OF_MESSAGES
+from lango_store._rooms.versions.tables import REMOVED_TURN
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import encode_id, encode_text
 from lango_store._rows.payloads import Threshold, move
@@ -42,6 +42,9 @@ from lango_store._values.model import ChangeKind, Message, MessageRole
 from lango_store.errors import InvalidMessage, MessageNotFound
 
 SeqOrId = int | str
+
+Replace = Callable[[str], str]
+"""Returns what a redaction keeps of a text."""
 
 
 def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
@@ -160,6 +163,8 @@ def redact(
     seq_or_id: SeqOrId,
     reason: str | None,
     *,
+    replace: Replace | None = None,
+    threshold: Threshold | None = None,
     expired: bool = False,
 ) -> Message:
     """Remove all fields of a message that do not identify it, such as `content`; store the reason in `extra`.
@@ -168,19 +173,27 @@ def redact(
 
     The session must be live, unless `expired` is True. Copies of earlier versions of the message are redacted too. If
     the message was removed from the log, only its copies are redacted. Rows of other tables that belong to it lose what
-    they say.
+    they say. With `replace`, the message keeps what this function returns for its texts; if it changes none, nothing is
+    redacted.
     """
     encode_text(reason, "reason")
     edit = _Edit(connection, now, key, expired=expired)
-    try:
-        edit.choose(seq_or_id)
-    except MessageNotFound:
-        edit.choose(seq_or_id, REMOVED_MESSAGE)
+    edit.choose(seq_or_id, *MESSAGES)
+    message = edit.message() if replace is not None else None
+    kept = None if message is None or replace is None else with_texts(message, replace)
+    if kept is not None and kept == message:
+        return kept
     chosen_id = seq_or_id if isinstance(seq_or_id, str) else None
     new = redact_copies(connection, key, edit.row["seq"], reason, edit.row["role"], chosen_id)
     for statement in _redact_rows:
         statement.run_many(connection, [{"key": key, "seq": edit.row["seq"]}])
-    if edit.row["tokens"] is not None:
+    if kept is not None:
+        extra = kept.extra if reason is None else kept.extra | {"redacted": reason}
+        encoded = encode_message(kept.model_copy(update={"extra": extra}))
+        if threshold is not None:
+            payloads.insert(connection, key, move(encoded, threshold))
+        new = {name: encoded[name] for name in REDACTED}
+    elif edit.row["tokens"] is not None:
         new["tokens"] = 0
     if edit.rows is MESSAGE:
         with edit.change("redact") as change:
@@ -192,12 +205,35 @@ def redact(
     return edit.message()
 
 
+def with_texts(message: Message, replace: Replace) -> Message:
+    """Return a copy of a message with the texts and numbers in its fields replaced."""
+    calls = []
+    for call in message.tool_calls:
+        outputs = {"output": _replaced(call.output, replace)} if call.answered else {}
+        fields = {"arguments": _replaced(call.arguments, replace), "extra": _replaced(call.extra, replace)}
+        calls.append(call.model_copy(update=fields | outputs))
+    fields = {name: _replaced(getattr(message, name), replace) for name in ("content", "extra", "sent")}
+    return message.model_copy(update=fields | {"tool_calls": calls})
+
+
+def _replaced(value: Any, replace: Replace) -> Any:
+    if isinstance(value, dict):
+        return {replace(name): _replaced(item, replace) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, replace) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    text = replace(str(value))
+    return value if text == str(value) else text
+
+
 def redact_copies(
     connection: sa.Connection, key: str, seq: int, reason: str | None, role: str, chosen_id: str | None = None
 ) -> dict[str, Any]:
     """Redact the removed versions of a message, and return the new values of the redacted columns."""
     new = encode_redacted(reason, role)
-    _redact_copies.run_many(connection, [new | {"key": key, "seq": seq, "chosen_id": chosen_id}])
+    for statement in _redact_copies:
+        statement.run_many(connection, [new | {"key": key, "seq": seq, "chosen_id": chosen_id}])
     return new
 
 
@@ -223,15 +259,16 @@ def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -
 _SENT: Final = Rows(MESSAGE, MESSAGE.c.seq < number("before"), MESSAGE.c.sent.is_not(None), sent=sa.null())
 
 
-_redact_copies: Final = Statement(
-    sa.update(REMOVED_MESSAGE)
-    .where(
-        of_session(REMOVED_MESSAGE),
-        sa.or_(REMOVED_MESSAGE.c.seq == number("seq"), REMOVED_MESSAGE.c.id == text("chosen_id")),
+_redact_copies: Final = [
+    Statement(
+        sa.update(rows)
+        .where(of_session(rows), sa.or_(rows.c.seq == number("seq"), rows.c.id == text("chosen_id")))
+        .values({name: column(rows.c[name]) for name in REDACTED})
+        .values(tokens=rows.c.tokens * sa.literal_column("0"))
     )
-    .values({name: column(REMOVED_MESSAGE.c[name]) for name in REDACTED})
-    .values(tokens=REMOVED_MESSAGE.c.tokens * sa.literal_column("0"))
-)
+    for rows in MESSAGES
+    if rows is not MESSAGE
+]
 
 # If an edit sets another `created_at`, the time at which the message entered the log must not be lost.
 _LOGGED_AT: Final = sa.case(
@@ -330,14 +367,19 @@ class _Edit:
         rows = statement.run(self._connection, {"key": self._key, "seq": self.row.get("seq"), **bound})
         return rows[0] if rows else None
 
-    def choose(self, seq_or_id: SeqOrId, rows: sa.Table = MESSAGE) -> None:
-        """Read the message or, if `rows` has copies, the newest copy; raise `MessageNotFound` if there is none."""
+    def choose(self, seq_or_id: SeqOrId, *tables: sa.Table) -> None:
+        """Read the message from the first table that has it; of copies, the newest. Defaults to the log.
+
+        Raises:
+            MessageNotFound: There is no such message.
+        """
         value = checked_seq_or_id(seq_or_id)
         name = "id" if isinstance(value, str) else "seq"
-        row = self._select(_choose(rows, name), **{name: value})
-        if row is None:
-            raise MessageNotFound(self._key, seq_or_id)
-        self.row, self.rows = dict(zip(MESSAGE_FIELDS, row, strict=True)), rows
+        for rows in tables or (MESSAGE,):
+            if (row := self._select(_choose(rows, name), **{name: value})) is not None:
+                self.row, self.rows = dict(zip(MESSAGE_FIELDS, row, strict=True)), rows
+                return
+        raise MessageNotFound(self._key, seq_or_id)
 
     def message(self) -> Message:
         """Return the chosen message, with the edits so far."""

@@ -1,6 +1,6 @@
 """The methods of the room."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -119,6 +119,7 @@ class Edits(SessionPart):
         *,
         reason: str | None = None,
         archive: str | Path | None = None,
+        replace: Callable[[str], str] | None = None,
     ) -> Message:
         """Remove the content, `sent`, the tool calls and `extra` of a message.
 
@@ -137,6 +138,9 @@ class Edits(SessionPart):
             archive: An archive in which to redact the message too, as in `Store.restore`. If the store has the message,
                 only the archived copy of the same session is redacted. If it has not, the message is redacted only in
                 the archive, in the session that has this key there.
+            replace: Keep the content, `sent`, the tool calls, `extra` and `tokens`, but replace each text in them by
+                the value of this function. If the texts of the message do not change, nothing is redacted; otherwise
+                the earlier versions are redacted as a whole. By default, all texts are removed.
 
         Returns:
             The redacted message.
@@ -147,9 +151,13 @@ class Edits(SessionPart):
                 changed.
             InvalidFile: `archive` does not exist, or is a SQLite database of another application; nothing was changed.
         """
-        message = redaction.redact(self._context, self.key, seq_or_id, reason, archive)
+        message = redaction.redact(self._context, self.key, seq_or_id, reason, archive, replace)
         derived_data.clean(self._context)
         return message
+
+    def _find(self, archive: str | Path | None, replace: Callable[[str], str]) -> list[int]:
+        """Return the seqs of the messages that `redact` with these arguments changes."""
+        return redaction.find(self._context, self.key, archive, replace)
 
     def drop_sent(self, *, before: int) -> int:
         """Delete the `sent` of earlier messages, so that prompts use their `content` again.

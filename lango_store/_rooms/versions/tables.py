@@ -30,7 +30,7 @@ class RemovedMessageRow(MessageColumns, table=True):
 
 
 class RemovedTurnRow(TurnColumns, table=True):
-    """A row of `lango_removed_turn`: a turn as it was until a change removed or shortened it.
+    """A row of `lango_removed_turn`: a turn before a change removed or shortened it.
 
     Attributes:
         removed_at: The `seq` of that change.

@@ -82,6 +82,9 @@ def _stacks(log: Sequence[Change]) -> tuple[list[Change], list[Change]]:
         elif change.kind == "redo":
             del redoable[-1:]
             undoable.append(change)
+        elif change.kind == "switch":  # alternatives have changed too: another switch takes it back
+            undoable.clear()
+            redoable.clear()
         elif change.kind not in PERMANENT:
             undoable.append(change)
             redoable.clear()
