@@ -1,5 +1,7 @@
 """Sessions as HTML documents."""
 
+import html as html_module
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -309,6 +311,57 @@ def test_document_shows_the_tool_blocks_of_providers_as_calls_and_results(provid
 def test_document_marks_results_of_failed_tools() -> None:
     marked = ['class="failed"' in session(Message.tool("x", extra=extra)).to_html() for extra in ({"failed": True}, {})]
     assert marked == [True, False]
+
+
+LARGE = {"days": [{"day": number, "wind": None} for number in range(9)], "from": "<Süden>"}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        Message.tool(LARGE),
+        Message.tool(json.dumps(LARGE)),
+        Message.tool(f"\n{json.dumps(LARGE, ensure_ascii=False, separators=(',', ':'))} "),
+        Message.user([{"type": "tool_result", "tool_use_id": "t1", "content": json.dumps(LARGE)}]),
+        Message.tool(tool_calls=[ToolCall(id="t1", name="wind", output=json.dumps(LARGE))]),
+    ],
+)
+def test_document_folds_and_indents_results_that_are_json(result: Message) -> None:
+    html = session(result).to_html()
+    indented = html_module.escape(json.dumps(LARGE, ensure_ascii=False, indent=2))
+    assert re.search(r"<details><summary><small>.*?…</small></summary><pre>" + re.escape(indented), html)
+    assert html.count(indented) == 1
+
+
+def test_document_indents_arguments_that_are_json_text() -> None:
+    html = session(Message.assistant(tool_calls=[ToolCall(id="c", name="f", arguments='{"a":[1]}')])).to_html()
+    assert '{\n  "a": [\n    1\n  ]\n}' in Read(html).text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"celsius": -3}',
+        f'{{"price": 1.10, "note": "{"x" * 100}"}}',
+        f'{{"name": 1, "name": 2, "note": "{"x" * 100}"}}',
+        f'{{"url": "https:\\/\\/example.com", "note": "{"x" * 100}"}}',
+        f"{'[' * 21}1,{'2,' * 50}3{']' * 21}",
+        f"{'[' * 100_000}",
+        f"{'[' * 5_000}{']' * 5_000}",
+        f"[{'1,' * 100}",
+        f"[{'1, ' * 30_000}2]",
+    ],
+)
+def test_document_shows_a_result_as_it_is_if_indented_json_would_not_be_the_same_or_no_help(text: str) -> None:
+    html = session(Message.tool(text)).to_html()
+    assert f'<div class="text" dir="auto">{html_module.escape(text)}</div>' in html
+
+
+def test_document_of_a_long_session_folds_json_once(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_messages([Message.tool(json.dumps(LARGE)) for _ in range(60)])
+    html = "".join(document(conversation.info(), conversation.all_messages()))
+    assert html.count("<details") == 60
 
 
 def test_document_of_a_long_session_folds_results_and_has_an_index_of_turns(store: Store) -> None:

@@ -5,8 +5,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from lango_store._rooms.alternatives.values import Alternative, describe_versions
 from lango_store._rooms.documents.page import PAGE_END, escape_line, escape_text, render_time, start_page, visible
 from lango_store._rooms.tool_calls.values import Suspension, describe_answers
+from lango_store._values.json_faults import levels_within
 from lango_store._values.model import Message, MessageRole, SessionInfo, Turn
 from lango_store._values.usage import describe, numbers_of, total
 from lango_store.content import (
@@ -29,7 +31,8 @@ from lango_store.errors import DamagedMessage
 _MAX_UNFOLDED_LENGTH: Final = 4_000
 _MAX_UNFOLDED_LINES: Final = 60
 _BRIEF_LENGTH: Final = 100
-_MAX_MARKDOWN_LENGTH: Final = 50_000
+_MAX_PARSED_LENGTH: Final = 50_000
+_MAX_INDENTED_LEVELS: Final = 20
 _LONG_SESSION: Final = 50
 """From this number of messages on, the results of tools are folded, and turns have an index."""
 
@@ -56,11 +59,12 @@ def render_section(
     messages: Iterable[Message | DamagedMessage],
     turns: Iterable[Turn] = (),
     suspensions: Iterable[Suspension] = (),
+    alternatives: Iterable[Alternative] = (),
 ) -> Iterator[str]:
     """Yield the part of a document that shows one session."""
     turns = list(turns)
     yield render_header(session, total(turn.usage for turn in turns))
-    yield from render_log(session, messages, turns, suspensions)
+    yield from render_log(session, messages, turns, suspensions, alternatives=alternatives)
 
 
 def render_header(session: SessionInfo, usage: Mapping[str, Any]) -> str:
@@ -82,6 +86,7 @@ def render_header(session: SessionInfo, usage: Mapping[str, Any]) -> str:
         ("created", render_time(session.created_at)),
         ("updated", render_time(session.updated_at)),
         ("expires", render_time(session.expires_at)),
+        ("on hold", escape_line(session.hold)),
     ]
     fields = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows if value)
     folded = "".join(
@@ -98,12 +103,16 @@ def render_log(
     messages: Iterable[Message | DamagedMessage],
     turns: Iterable[Turn] = (),
     suspensions: Iterable[Suspension] = (),
+    parts: Callable[[Message], list[Part]] = shown,
+    alternatives: Iterable[Alternative] = (),
 ) -> Iterator[str]:
     """Yield the messages, with each turn before its first message; for a long session also an index of the turns.
 
-    Suspensions are shown after the message whose calls wait, and at the end if they have no calls.
+    Suspensions are shown after the message whose calls wait, and at the end if they have no calls. `parts` returns the
+    parts of a message that are shown. The first message after a point at which the log branches names the alternatives.
     """
     answers = describe_answers(suspensions)
+    versions = describe_versions(alternatives)
     is_long = session.message_count >= _LONG_SESSION
     index: list[str] = []
     remaining = {turn.turn_no: turn for turn in turns}
@@ -129,7 +138,9 @@ def render_log(
             yield _record(message)
         else:
             is_summary = message.turn_no is not None and message.turn_no in compactions
-            yield _message(message, is_summary=is_summary, is_long=is_long)
+            yield _message(message, parts(message), is_summary=is_summary, is_long=is_long)
+        if message.seq in versions:
+            yield _answer(versions[message.seq])
         yield from map(_answer, answers.get(message.seq, ()))
     yield from map(_answer, answers.get(None, ()))
     yield from map(_turn, (turn for turn in remaining.values() if turn.last_seq < turn.first_seq))
@@ -140,7 +151,7 @@ def render_log(
 # One message
 
 
-def _message(message: Message, *, is_summary: bool, is_long: bool) -> str:
+def _message(message: Message, parts: list[Part], *, is_summary: bool, is_long: bool) -> str:
     kind = "summary" if is_summary else _KINDS.get(message.role, message.role)
     role = f"summary, {message.role}" if is_summary else str(message.role)
     names = "".join(
@@ -148,9 +159,9 @@ def _message(message: Message, *, is_summary: bool, is_long: bool) -> str:
     )
     if message.failed:
         names += _FAILED
-    render = _plain if kind == "tool" else _markdown
-    content = "".join(_part(part, render) for part in shown(message))
-    if kind == "tool" and is_long and content and message.content is not None:
+    render = _output if kind == "tool" else _markdown
+    content = "".join(_part(part, render) for part in parts)
+    if kind == "tool" and is_long and message.content is not None and content and not content.startswith("<details"):
         content = f"<details><summary>{_brief(message.content)}</summary>{content}</details>"
     facts = [render_time(message.created_at)] if message.created_at else []
     if message.model:
@@ -202,8 +213,14 @@ def _plain(text: str) -> str:
     return f'<div class="text" dir="auto">{escape_text(text)}</div>'
 
 
+def _output(text: str) -> str:
+    """Render the text that a tool has returned: JSON is folded, unless it can be read at a glance."""
+    is_folded = len(text) > _BRIEF_LENGTH and _indented(text) is not None
+    return _folded_json(text) if is_folded else _plain(text)
+
+
 def _markdown(text: str) -> str:
-    if not _MARKUP.search(text) or len(text) > _MAX_MARKDOWN_LENGTH:
+    if not _MARKUP.search(text) or len(text) > _MAX_PARSED_LENGTH:
         return _plain(text)
     from lango_store._rooms.documents import markdown
 
@@ -213,6 +230,8 @@ def _markdown(text: str) -> str:
 
 def _paragraph(text: str, render: Callable[[str], str]) -> str:
     shown = render(text)
+    if shown.startswith("<details"):
+        return shown
     if len(text) <= _MAX_UNFOLDED_LENGTH and text.count("\n") < _MAX_UNFOLDED_LINES:
         return shown
     return (
@@ -241,13 +260,15 @@ def _part(part: Part, render: Callable[[str], str]) -> str:
             return _folded_call(part, "" if value is None else _brief(value), body)
         case Result():
             found = read(part.content, is_data=True)
-            body = "".join(_part(each, _plain) for each in found)
+            body = "".join(_part(each, _output) for each in found)
             return _folded_call(part, f"→ {_brief(plain(found, ignore))}", f"<h3>output</h3>{body}", failed=part.failed)
     if part.block is None:
         return ""
     blocks = part.block if isinstance(part.block, list) else [part.block]
     if all(isinstance(block, dict) and (blocks is part.block or "type" in block) for block in blocks):
         return "".join(map(_block, blocks))
+    if render is _output and len(_compact(part.block)) > _BRIEF_LENGTH:
+        return _folded_json(part.block)
     text = _json(part.block)
     return f"<pre>{text}</pre>" if _is_short(part.block) else _folded("content", text)
 
@@ -277,16 +298,23 @@ def _folded(name: str, body: str, brief: str = "") -> str:
     return f"<details><summary>{name}{small}</summary><pre>{body}</pre></details>"
 
 
+def _folded_json(value: Any) -> str:
+    return f"<details><summary><small>{_brief(value)}</small></summary><pre>{_json(value)}</pre></details>"
+
+
 def _is_short(value: Any) -> bool:
     text = _readable(value)
     return len(text) <= _MAX_UNFOLDED_LENGTH and text.count("\n") < _MAX_UNFOLDED_LINES
 
 
 def _brief(value: Any) -> str:
-    text = text_of(value)
-    if text is None:
-        text = json.dumps(value, ensure_ascii=False)
+    text = _compact(value)
     return escape_line(_WHITESPACE.sub(" ", text if len(text) <= _BRIEF_LENGTH else f"{text[:_BRIEF_LENGTH]}…"))
+
+
+def _compact(value: Any) -> str:
+    text = text_of(value)
+    return json.dumps(value, ensure_ascii=False) if text is None else text
 
 
 def _json(value: Any) -> str:
@@ -295,4 +323,21 @@ def _json(value: Any) -> str:
 
 def _readable(value: Any) -> str:
     text = text_of(value)
-    return json.dumps(value, ensure_ascii=False, indent=2) if text is None else text
+    return json.dumps(value, ensure_ascii=False, indent=2) if text is None else _indented(text) or text
+
+
+def _indented(text: str) -> str | None:
+    """Return the JSON of an object or a list indented; None for other texts, and if more than spaces would change."""
+    if len(text) > _MAX_PARSED_LENGTH or not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        value = json.loads(text)
+        written = [json.dumps(value, ensure_ascii=each) for each in (False, True)]
+    except (ValueError, RecursionError):
+        return None
+    is_same = "".join(text.split()) in ("".join(each.split()) for each in written)
+    return (
+        json.dumps(value, ensure_ascii=False, indent=2)
+        if is_same and levels_within(value, _MAX_INDENTED_LEVELS)
+        else None
+    )

@@ -68,7 +68,8 @@ main{max-width:52rem;margin:0 auto;padding:1rem}
 main:has(>table){max-width:72rem}
 h1{font-size:1.4rem;margin:.5rem 0;overflow-wrap:anywhere}
 h2{font-size:1rem;margin:0;font-weight:400;overflow-wrap:anywhere}
-h3{font-size:.85rem;margin:.5rem 0 0;color:var(--dim)}
+h3,main>h2{font-size:.85rem;margin:.5rem 0 0;color:var(--dim)}
+main>h2{margin-top:1.2rem;font-weight:700}
 dl{display:flex;flex-wrap:wrap;gap:.2rem 1.5rem;margin:0}
 dl div{display:flex;gap:.4rem;min-width:0}
 dt{color:var(--dim);white-space:nowrap}
@@ -113,7 +114,9 @@ summary{cursor:pointer;overflow-wrap:anywhere;min-height:1.5rem}
 mark{background:var(--user);color:var(--bg)}
 summary .name{font-family:ui-monospace,monospace;font-weight:700}
 nav{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0}
-nav a,td a,.facts a{color:var(--user)}
+nav a,td a,li a,.facts a{color:var(--user)}
+.ends{display:flex;justify-content:space-between}
+.numbers td+td,.numbers th+th{text-align:right;font-variant-numeric:tabular-nums}
 form{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:end;margin:.6rem 0}
 label{display:flex;flex-direction:column;color:var(--dim);font-size:.85rem}
 input,select,button{font:inherit;padding:.25rem .5rem;border:1px solid var(--dim);border-radius:.3rem;max-width:100%;
@@ -130,9 +133,9 @@ details::details-content{content-visibility:visible;display:block;height:auto}}
 main>table thead{display:none}
 main>table tr{display:block;border-bottom:1px solid var(--line);padding:.35rem 0}
 main>table td{display:block;border:0;padding:0}
-main>table td[data-name]{display:inline-block;font-size:.85rem;padding-right:1rem}
+main>table td[data-name]{display:inline-block;text-align:left;font-size:.85rem;padding-right:1rem}
 td[data-name]::before{content:attr(data-name) " ";color:var(--dim)}
-td:empty{display:none}}
+main>table td:empty{display:none}}
 """.strip()
 """The style of all pages: light and dark, on screen, on paper and on a phone."""
 
