@@ -1,5 +1,6 @@
 """Erase a person: the sessions, shared values, copies in archives, and messages in the sessions of others."""
 
+import itertools
 import signal
 import threading
 from collections import Counter
@@ -22,10 +23,11 @@ from support.rows import all_rows, shared_rows
 from lango_store import Conflict, ErasureReceipt, InvalidFile, InvalidState, Message, SessionNotFound, Store
 from lango_store._operations.session_tables import TABLES
 from lango_store.interchange.copying import copy
-from lango_store.tables import Base, SessionRow
+from lango_store.tables import Base, SessionRow, ShareRow
 from lango_store.testing import Clock
 
 ANN: Final = "ann"
+SHARED: Final = [name for name, table in Base.metadata.tables.items() if "scope" in table.c]
 
 
 def counted(store: Store, *keys: str) -> dict[str, int]:
@@ -45,8 +47,8 @@ def test_erase_deletes_all_rows_of_the_user_and_counts_them(store: Store) -> Non
     plant(store, "ann:expired", ANN)
     store.create("ann:live/child/child", messages=messages(2))
     store.create("bob", user_id="bob", messages=messages(2))
-    plant_shared(store, "user:ann")
-    before = counted(store, "ann:live", "ann:expired", "ann:live/child/child") | {"lango_shared_value": 1}
+    plant_shared(store, "user:ann", holder="ann:live")
+    before = counted(store, "ann:live", "ann:expired", "ann:live/child/child") | dict.fromkeys(SHARED, 1)
     assert {*before} >= {table.name for table in TABLES}
     others = all_rows(store)["bob"]
     planned = store.erase(ANN, scopes=["user:ann"], dry_run=True)
@@ -94,11 +96,12 @@ def test_erase_redacts_messages_of_the_author_elsewhere(keeping: Store) -> None:
     room.inbox.put(Message.user("of bob", author="bob"))
     room.append_message(Message.user("secret, removed", author=ANN))
     room.edits.delete(5)
+    room.suspensions.answer(room.suspensions.create().id, {"text": "secret"}, by=ANN, why="secret")
     own = store.open("own", user_id=ANN)
     own.append_message(Message.user("mine", author=ANN))
     planned = store.erase(ANN, authors=True, dry_run=True)
     receipt = store.erase(ANN, authors=True)
-    redacted = {"lango_message": 2, "lango_removed_message": 1, "lango_inbox": 1}
+    redacted = {"lango_message": 2, "lango_removed_message": 1, "lango_inbox": 1, "lango_suspension": 1}
     assert (planned.redacted, receipt.redacted) == ({"store": redacted}, {"store": redacted})
     log = room.get(records=True).messages
     assert [(each.content, each.author, each.name) for each in log] == [
@@ -108,6 +111,8 @@ def test_erase_redacts_messages_of_the_author_elsewhere(keeping: Store) -> None:
         (None, None, None),
     ]
     assert [each.content for each in room.inbox.list()] == ["(redacted)", "of bob"]
+    (answered,) = room.suspensions.list()
+    assert (answered.answer, answered.answered_at is None) == (None, False)
     with store.engine.connect() as connection:
         rows = str([connection.execute(sa.select(each)).all() for each in Base.metadata.tables.values()])
     assert "secret" not in rows
@@ -177,12 +182,22 @@ def test_receipt_erases_the_same_sessions_from_a_restored_backup(
         assert store.erase(receipt=receipt).erased == {"store": {}}
         assert backup.erase(receipt=receipt).erased == {"store": {"lango_session": 2, "lango_message": 4}}
         assert [info.key for info in backup.iter_sessions()] == ["k0"]
+    for useless in (store.erase(ANN), store.erase(ANN, digests=True, dry_run=True)):
+        for each in (store, store.for_user(ANN)):
+            with pytest.raises(ValueError, match="the receipt has no digests"):
+                each.erase(receipt=useless)
 
 
 def test_erase_refuses_calls_without_a_person_or_in_a_transaction(store: Store) -> None:
-    for arguments in ({}, {"authors": True, "keys": ["a"]}, {"user_id": ""}):
+    store.create("a", user_id="")
+    for arguments in ({}, {"authors": True, "keys": ["a"]}, {"user_id": ""}, {"user_id": "", "keys": ["b"]}):
         with pytest.raises(ValueError, match=r"person|user_id"):
             store.erase(**arguments)
+    for one in ("keys", "scopes"):
+        with pytest.raises(TypeError, match="one text: give a list"):
+            store.erase(**{one: "a"})  # type: ignore[arg-type]
+    assert store.exists("a")
+    assert store.erase(keys=iter(["a"])).erased == {"store": {"lango_session": 1}}  # type: ignore[arg-type]
     with store.transaction() as tx, pytest.raises(InvalidState):
         tx.erase(ANN)
 
@@ -217,9 +232,10 @@ def kill(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
 with Store(sys.argv[2]) as store:
+    signal.setitimer(signal.ITIMER_REAL, max(-int(sys.argv[1]), 0) / 1000)
     store.erase("ann", scopes=["user:ann"], authors=True, archives=sys.argv[3:])
 """
-"""Erases ann, and is killed before one of its statements."""
+"""Erases ann, and is killed before a statement or, if the number is negative, after that number of milliseconds."""
 
 
 @pytest.mark.slow
@@ -232,11 +248,15 @@ def test_killed_erasure_can_be_repeated(store: Store, url: str, tmp_path: Path) 
     for number in range(40):
         store.create(f"ann:{number}", user_id=ANN, messages=messages(20))
         store.create(f"bob:{number}", user_id="bob", messages=messages(20))
+        for user in (ANN, "bob"):
+            store.conversation(f"{user}:{number}").share(by=user)
     store.create("room", user_id="bob", messages=[Message.user(f"{n}", author=(ANN, "bob")[n % 2]) for n in range(20)])
     store.shared_values("user:ann").set({"x": 1})
     others = {key: rows for key, rows in all_rows(store).items() if key.startswith("bob:")}
-    for _ in range(8):
-        assert run_program(ERASER, choose.randrange(20, 200), url, cold).returncode in (0, -signal.SIGKILL)
+    moments = [choose.randrange(20, 200) for _ in range(8)] + [-choose.randrange(1, 200) for _ in range(8)]
+    ends = Counter(run_program(ERASER, moment, url, cold).returncode for moment in moments)
+    assert {*ends} <= {0, -signal.SIGKILL, -signal.SIGALRM}
+    assert ends[-signal.SIGKILL] > 0
     assert store.erase(ANN, scopes=["user:ann"], authors=True, archives=[cold]).complete
     rows = all_rows(store)
     assert {key: rows[key] for key in others} == others
@@ -248,35 +268,87 @@ def test_killed_erasure_can_be_repeated(store: Store, url: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_sessions_created_during_an_erasure_are_erased_or_reported(store: Store) -> None:
+def test_erasure_ends_although_others_create_sessions_and_reports_these(url: str) -> None:
+    with Store(url) as store:  # with the time of the database
+        check_erasure_while_others_create_sessions(store)
+
+
+def check_erasure_while_others_create_sessions(store: Store) -> None:
+    for number in range(50):
+        store.create(f"z:{number}", user_id=ANN, messages=messages(1))
+    before = {info.key for info in store.iter_sessions()}
     ends = threading.Event()
     created: list[str] = []
 
     def write(number: int) -> None:
-        for count in range(1_000):
+        for count in itertools.count():
             if ends.is_set():
                 return
-            key = f"{number}:{count}"
+            key = f"a:{number}:{count}"  # sorts before the sessions that existed
             with suppress(SessionNotFound, Conflict):
                 store.create(key, user_id=ANN, messages=messages(1))
                 created.append(key)
                 store.append_message(key, message())
+                store.conversation(key).share()
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
-    until(lambda: len(created) > 50)
-    receipt = store.erase(ANN)
-    ends.set()
-    for thread in threads:
-        thread.join()
-    assert receipt.erased["store"]["lango_session"] > 0
-    assert receipt.held == {}
+    try:
+        until(lambda: len(created) > 50)
+        receipt = store.erase(ANN)
+        seen = len(created)
+        until(lambda: len(created) > seen)  # the writers are still writing
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+    assert receipt.erased["store"]["lango_session"] >= len(before)
+    assert before.isdisjoint(info.key for info in store.iter_sessions())
+    assert (receipt.held, receipt.remaining > 0, receipt.complete) == ({}, True, False)
     last = store.erase(ANN)
-    total = receipt.erased["store"]["lango_session"] + last.erased["store"].get("lango_session", 0)
-    assert total == len(created)
+    total = receipt.erased["store"]["lango_session"] + last.erased["store"]["lango_session"]
+    assert total == len(before) + len(created)
     assert last.complete
     assert store.count(user_id=ANN) == 0
+    with store.engine.connect() as connection:
+        assert [*connection.execute(sa.select(ShareRow.__table__))] == []
+
+
+def test_erase_reports_sessions_that_were_created_meanwhile(store: Store) -> None:
+    for key in ("b", "c", "d"):
+        store.create(key, user_id=ANN)
+    store.create("other", user_id="bob")
+    numbers = itertools.count()
+
+    def create(connection: sa.Connection, _: str) -> None:
+        store.using(connection).create(f"a:{next(numbers)}", user_id=ANN)
+
+    receipt = store.erase(ANN, on_erase=create)
+    assert receipt.erased == {"store": {"lango_session": 3}}
+    assert (receipt.remaining, receipt.complete, receipt.held) == (3, False, {})
+    assert store.erase(ANN).complete
+    assert [info.key for info in store.iter_sessions()] == ["other"]
+
+
+def test_erase_redacts_many_messages_of_an_author_in_one_session(store: Store) -> None:
+    for count in (499, 500, 501, 1_001):
+        store.create(f"room {count}", messages=[Message.user("secret", author=ANN) for _ in range(count)])
+    assert store.erase(ANN, authors=True).redacted == {"store": {"lango_message": 2_501}}
+    assert store.erase(ANN, authors=True).redacted == {}
+
+
+@pytest.mark.slow
+def test_erase_deletes_more_descendants_than_a_statement_has_parameters(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store:
+        store.create("ann", user_id="ann")
+        table = Base.metadata.tables["lango_session"]
+        columns = [each.name for each in table.c if each.computed is None and each.name not in ("key", "user_id")]
+        children = f"SELECT 'ann/' || n, {', '.join(columns)} FROM lango_session, generate_series(1, 66000) n"
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"INSERT INTO lango_session (key, {', '.join(columns)}) {children}")
+        receipt = store.erase("ann")
+        assert (receipt.complete, receipt.erased) == (True, {"store": {"lango_session": 66_001}})
 
 
 @pytest.mark.slow
@@ -301,9 +373,11 @@ def test_erase_command_writes_a_receipt_that_a_later_command_reads(url: str, tmp
 @pytest.mark.slow
 def test_erase_command_names_held_sessions_on_standard_error(url: str) -> None:
     with Store(url) as store:
-        store.create("a", user_id=ANN)
+        for key in ("a", "b"):
+            store.create(key, user_id=ANN)
         _ticket(store.engine, "a")
+        store.conversation("b").update(hold="case\x1b\n17")
     done = run("erase", "--user", ANN, "--yes", "--url", url)
-    assert done.returncode == 1
+    assert (done.returncode, "\x1b" in done.stdout, "hold: case\n" in done.stdout) == (1, False, False)
     assert "a is not erased: " in done.stderr
     assert "not erased: 1 session, " in done.stdout

@@ -27,7 +27,7 @@ def fill(store: Store, cold: Path) -> dict[str, Any]:
     plant(store, "live", ANN, expires_at=None)
     store.create("live/child", messages=messages(2))
     store.create("extra", messages=messages(1))
-    plant_shared(store, "user:ann")
+    plant_shared(store, "user:ann", holder="live")
     room = store.open("room", user_id="bob", messages=[message("of bob"), Message.user("of ann", author=ANN)])
     room.inbox.put(Message.user("waits", author=ANN))
     room.inbox.put(Message.user("waits", author="bob"))
@@ -118,6 +118,8 @@ def test_export_as_html_can_be_read_and_runs_nothing(store: Store, tmp_path: Pat
     owners = {"live (store)", "live/child (store)", "archived (archive 1)", "user:ann (store)", "room (store)"}
     assert owners <= {*page.texts}
     assert file.getvalue().count(b"<table>") == sum(count for tables in counts.values() for count in tables.values())
+    store.export_user(None, file := BytesIO(), keys=["extra"], format="html")
+    assert b"<h1>Everything of a person</h1>" in file.getvalue()
 
 
 def test_store_for_a_user_exports_only_the_sessions_of_the_user(store: Store) -> None:

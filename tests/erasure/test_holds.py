@@ -8,7 +8,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.rows import all_rows
 
-from lango_store import InvalidState, Message, SessionExpired, SessionHeld, SessionOnHold, Store
+from lango_store import InvalidState, InvalidValue, Message, SessionExpired, SessionHeld, SessionOnHold, Store
 from lango_store.interchange.copying import copy
 from lango_store.testing import Clock
 
@@ -88,7 +88,10 @@ def test_erase_reports_sessions_on_hold(store: Store) -> None:
     held(store, "room", user_id="bob")
     store.append_message("room", Message.user("kept", author="ann"))
     before = all_rows(store)
+    planned = store.erase("ann", authors=True, dry_run=True)
     receipt = store.erase("ann", authors=True)
+    for name in ("held", "reasons", "erased", "redacted"):
+        assert getattr(planned, name) == getattr(receipt, name)
     assert receipt.held == {"b": f"hold: {HOLD}", "room": f"hold: {HOLD}"}
     assert (receipt.reasons, receipt.complete, receipt.remaining) == ({f"hold: {HOLD}": 2}, False, 0)
     assert receipt.erased == {"store": {"lango_session": 1, "lango_message": 1}}
@@ -134,6 +137,13 @@ def test_copies_have_the_hold_and_forks_have_not(store: Store, make_database: Ma
     with Store(make_database(), clock=store._context.clock_time) as target:
         copy(store, target)
         assert target.get("k").hold == HOLD
+
+
+def test_hold_needs_a_reason(store: Store) -> None:
+    conversation = store.open("k")
+    with pytest.raises(InvalidValue, match="None to release"):
+        conversation.update(hold="")
+    assert conversation.info().hold is None
 
 
 def test_store_for_a_user_does_not_change_holds(store: Store) -> None:

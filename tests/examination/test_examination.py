@@ -234,7 +234,7 @@ def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> N
         store.create("k", messages=messages(3))
         holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
         reasons = [each.detail for each in store.maintenance.examine() if each.name == "check failed"]
-        assert len(reasons) == 12  # all checks of these tables
+        assert len(reasons) == 14  # all checks of these tables
         assert {"lock timeout" in reason for reason in reasons} == {True}
     engine.dispose()
 

@@ -59,8 +59,8 @@ def keys(archive: str | Path) -> list[str]:
 
 def exported(store: Store, path: Path) -> list[str]:
     """Return all rows of sessions, except those of the table of sessions."""
-    export(store, path, "jsonl", everything=True)
-    others = ('{"end"', '{"session', '{"shared')
+    export(store, path, "backup", everything=True)
+    others = ('{"end"', '{"session', '{"shared', '{"budget')
     return [line for line in path.read_text().splitlines()[1:] if not line.startswith(others)]
 
 

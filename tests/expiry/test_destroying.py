@@ -3,11 +3,14 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 from support.commands import run, run_on_terminal
+from support.databases import MakeDatabase
 from support.factories import messages
 
 from lango_store import Store, schema
-from lango_store.tables import SCHEMA_REVISION
+from lango_store._operations.session import levels
+from lango_store.tables import SCHEMA_REVISION, Base
 
 DAY = timedelta(days=1)
 
@@ -27,10 +30,10 @@ def test_downgrade_command_lists_losses_and_requires_confirmation(filled: str) -
     refused = run(*command)
     assert refused.returncode == 2
     told = " ".join(refused.stderr.replace("│", " ").split())
-    assert "to base, which drops all 3 sessions" in told
+    assert "to base and dropping all 3 sessions" in told
     assert schema.current(filled) == SCHEMA_REVISION
     asked, code = run_on_terminal(*command, answer="n\n", columns=300)
-    assert (code, "drops all 3 sessions" in asked, "Continue?" in asked) == (1, True, True)
+    assert (code, "dropping all 3 sessions" in asked, "Continue?" in asked) == (1, True, True)
     assert schema.current(filled) == SCHEMA_REVISION
     assert run_on_terminal(*command, answer="y\n")[1] == 0
     assert schema.current(filled) is None
@@ -74,3 +77,19 @@ def test_show_command_does_not_revive_an_expired_session(url: str) -> None:
         assert done.returncode == 0, done.stderr
     with Store(url) as store:
         assert store.exists("old") is False
+
+
+def test_families_are_read_without_reading_all_sessions(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k")
+        table = Base.metadata.tables["lango_session"]
+        columns = ", ".join(each.name for each in table.c if each.computed is None and each.name != "key")
+        numbers = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000)"
+        rows = f"{numbers} SELECT 'k' || n, {columns} FROM lango_session, numbers"
+        steps: list[None] = []
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"INSERT INTO lango_session (key, {columns}) {rows}")
+            connection.connection.driver_connection.set_progress_handler(lambda: steps.append(None), 1_000)  # type: ignore[union-attr]
+            found = levels.families(connection, sa.select(table.c.key), [f"k{n}" for n in range(99, 0, -1)])
+        assert [key for (key,) in found] == sorted(f"k{n}" for n in range(1, 100))
+        assert len(steps) < 100

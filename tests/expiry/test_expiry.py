@@ -1,5 +1,6 @@
 """Purges: selection of sessions, batches and reports."""
 
+import itertools
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from support.databases import MakeDatabase
 from support.factories import message, messages
+from support.polling import until
 from support.rows import value_names
 from support.statements import plan_of, watched
 
@@ -193,6 +195,47 @@ def test_delete_where_deletes_all_sessions_that_match_the_filters(filled: Store)
     for nothing in ({}, {"key_prefix": ""}):
         with pytest.raises(ValueError, match="no filter was given"):
             filled.delete_where(**nothing)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(40)
+def test_delete_where_ends_although_others_create_sessions(url: str) -> None:
+    with Store(url) as store:  # with the time of the database
+        check_deletion_while_others_create_sessions(store)
+
+
+def check_deletion_while_others_create_sessions(store: Store) -> None:
+    before = {store.create(f"m:{number}", user_id="ann").key for number in range(20)}
+    ends, created = threading.Event(), list[str]()
+
+    def write(prefix: str) -> None:
+        for number in itertools.count():
+            if ends.is_set():
+                return
+            created.append(store.create(f"{prefix}:{number:09}", user_id="ann").key)
+
+    threads = [threading.Thread(target=write, args=[f"{prefix}{n}"]) for prefix in ("a", "m:2", "z") for n in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: len(created) > 50)
+        deleted = store.delete_where(user_id="ann", batch_size=1)
+        seen = len(created)
+        until(lambda: len(created) > seen)  # the writers are still writing
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+    remaining = {info.key for info in store.iter_sessions()}
+    assert deleted >= len(before)
+    assert before.isdisjoint(remaining)
+    assert len(remaining) == len(before) + len(created) - deleted
+    assert store.delete_where(user_id="ann") == len(remaining)
+
+
+def test_delete_where_deletes_nothing_if_no_session_matches(filled: Store) -> None:
+    assert filled.delete_where(user_id="nobody") == 0
+    assert len(keys(filled)) == 10
 
 
 def test_purge_passes_a_new_report_to_each_on_batch_call(store: Store, clock: Clock) -> None:

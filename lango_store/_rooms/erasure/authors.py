@@ -19,7 +19,8 @@ from lango_store._rooms.versions import edits
 from lango_store._values.model import Message, MessageRole
 
 _REASON: Final = "erased"
-_AT_ONCE: Final = 500
+AT_ONCE: Final = 500
+"""The number of rows of a session that `redact` redacts; fewer were the last ones."""
 _WAITING: Final = encode_waiting(encode_message(Message.user("(redacted)", extra={"redacted": _REASON})))
 _redact_waiting: Final = Statement(
     sa.update(INBOX).where(of_session(INBOX), INBOX.c.n == number("n")).values(message=column(INBOX.c.message))
@@ -34,7 +35,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, user_id: str) -> 
     """
     sessions.lock_any(connection, key)
     sessions.check_hold(connection, key)
-    rows = [*islice(rows_by(connection, user_id, key), _AT_ONCE)]
+    rows = [*islice(rows_by(connection, user_id, key), AT_ONCE)]
     for table, row in rows:
         if table is MESSAGE:
             edits.redact(connection, now, key, row["seq"], _REASON, expired=True)
@@ -53,7 +54,6 @@ def _forget_author(connection: sa.Connection, table: sa.Table, row: dict[str, An
     named = {each.name: sa.null() for of, each in AUTHORS if of is table}
     if table in MESSAGES and row["role"] == MessageRole.USER.value:
         named["name"] = sa.null()  # the name of a participant; that of a tool message is the tool's
-    if "answered_why" in table.c:
-        named["answered_why"] = sa.null()
+    named |= {name: sa.null() for name in ("answer", "answered_why") if name in table.c}
     is_row = (each == row[each.name] for each in table.primary_key)
     connection.execute(sa.update(table).where(*is_row).values(named))

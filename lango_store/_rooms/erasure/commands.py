@@ -20,7 +20,7 @@ from lango_store.cli.options import (
     open_store,
     option,
 )
-from lango_store.cli.output import print_json, quantity, rows_by_table, say
+from lango_store.cli.output import one_line, print_json, quantity, rows_by_table, say
 from lango_store.cli.root import app
 from lango_store.errors import InvalidFile
 
@@ -62,7 +62,7 @@ def erase(
     command can be repeated. Redirect the output of --json to a file to
     keep the receipt, which contains no personal data.
 
-    Exit code 1 if some sessions are held or were created meanwhile. The
+    Exit code 1 if some sessions are held or were created in the meantime. The
     command names held sessions on standard error.
     """
     old = None if receipt is None else read_receipt(receipt)
@@ -97,7 +97,7 @@ def _print(receipt: ErasureReceipt) -> None:
         for database, counts in databases.items():
             print(f"{would}{action} in {database}: {rows_by_table(counts)}")
     for reason, count in receipt.reasons.items():
-        print(f"not erased: {quantity(count, 'session')}, {reason}")
+        print(f"not erased: {quantity(count, 'session')}, {one_line(reason)}")
     if receipt.remaining:
         print(f"not erased: {quantity(receipt.remaining, 'session')} created meanwhile: run the command again")
     for each in receipt.remains:

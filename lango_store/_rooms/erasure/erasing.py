@@ -13,17 +13,22 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
-from lango_store._operations.binds import SESSION, SHARED_VALUE
+from lango_store._operations.binds import SESSION
+from lango_store._operations.paging import chunks
 from lango_store._operations.session import values
 from lango_store._operations.session.lists import Filter
+from lango_store._operations.session_tables import SHARED
 from lango_store._rooms.erasure import authors, person, traces
-from lango_store._rooms.erasure.person import SHARED, Person
+from lango_store._rooms.erasure.person import Person
 from lango_store._rooms.erasure.values import ErasureReceipt
 from lango_store._rooms.expiry import archiving, purging
 from lango_store._rooms.expiry.batches import PurgePolicy, Reason
 from lango_store.errors import SessionOnHold
 
 OnErase = Callable[[sa.Connection, str], None]
+
+_Counts = tuple[Counter[str], Counter[str], dict[str, str]]
+"""The numbers of erased and of redacted rows by table, and the sessions that are held, each with the reason."""
 
 _BATCH: Final = 500
 
@@ -37,12 +42,12 @@ class _Note(NamedTuple):
 
 @dataclass(frozen=True)
 class _Policy(PurgePolicy):
-    """All sessions that meet one of several conditions."""
+    """All sessions that meet one of several conditions, the oldest first."""
 
     conditions: Sequence[sa.ColumnElement[bool]] = ()
 
     def reasons(self, now: datetime) -> list[Reason]:
-        return [Reason(each, (SESSION.c.key,)) for each in self.conditions]
+        return [Reason(each, (SESSION.c.created_at, SESSION.c.key)) for each in self.conditions]
 
 
 @contextmanager
@@ -74,31 +79,40 @@ def erase(
     with databases(context, someone, archives) as found:
         for name, (each, part) in found.items():
             if dry_run:
-                receipt.erased[name], receipt.redacted[name] = each.read_together(_count, part)
-                continue
-            deletes = on_erase if each.engine is context.engine else None
-            erased, held = _erase_sessions(each, part, receipt, deletes)
-            for scope in part.scopes:
-                erased[SHARED_VALUE.name] += each.transact(values.delete, scope, None, SHARED_VALUE)
-            protected = each.read_together(_families, [*held])
-            receipt.erased[name], receipt.redacted[name] = dict(+erased), dict(_redact(each, part, protected, held))
+                erased, redacted, held = each.read_together(_count, part)
+            else:
+                erased, redacted, held = _erase(each, part, name, receipt, on_erase if name == "store" else None)
+            receipt.erased[name], receipt.redacted[name] = dict(+erased), dict(redacted)
             receipt.held |= held
             receipt.reasons = dict(Counter(receipt.reasons) + Counter(held.values()))
-            receipt.remaining += each.read_together(_remaining, part, protected)
-            receipt.remains += traces.remove(each, name)
     receipt.remains += [] if dry_run else [traces.BACKUPS]
     receipt.redacted = {name: counts for name, counts in receipt.redacted.items() if counts}
     receipt.seconds = perf_counter() - started
     return receipt
 
 
-def _count(connection: sa.Connection, _: Any, someone: Person) -> tuple[Counter[str], Counter[str]]:
+def _count(connection: sa.Connection, _: Any, someone: Person) -> _Counts:
     own = someone.sessions(connection)
-    counts = person.count(connection, own) + person.count(connection, someone.scopes, SHARED)
+    elsewhere = someone.elsewhere(connection, own)
+    held = person.holds(connection, [*own, *elsewhere])
     redacted: Counter[str] = Counter()
-    for key in someone.elsewhere(connection, own):
-        redacted.update(table.name for table, _ in person.rows_by(connection, str(someone.user_id), key))
-    return counts, redacted
+    for key in elsewhere:
+        if key not in held:
+            redacted.update(table.name for table, _ in person.rows_by(connection, str(someone.user_id), key))
+    return person.count(connection, [key for key in own if key not in held], someone.scopes), redacted, held
+
+
+def _erase(context: Context, someone: Person, name: str, receipt: ErasureReceipt, on_erase: OnErase | None) -> _Counts:
+    """Erase a person from a database; add to the receipt what is not a number of rows or a hold."""
+    erased, held = _erase_sessions(context, someone, receipt, on_erase)
+    for scope in someone.scopes:
+        for table in SHARED:
+            erased[table.name] += context.transact(values.delete, scope, None, table)
+    protected = context.read_together(_families, [*held])
+    redacted = _redact(context, someone, protected, held)
+    receipt.remaining += context.read_together(_remaining, someone, protected)
+    receipt.remains += traces.remove(context, name)
+    return erased, redacted, held
 
 
 def _families(connection: sa.Connection, _: Any, keys: Sequence[str]) -> list[str]:
@@ -117,6 +131,9 @@ def _erase_sessions(
     @contextmanager
     def in_batch(connection: sa.Connection, keys: Sequence[str]) -> Iterator[_Note]:
         note = _Note(person.count(connection, keys), [])
+        for part in chunks(keys, _BATCH):
+            for column in person.HOLDERS:
+                connection.execute(sa.delete(column.table).where(column.in_(part)))
         if receipt.salt is not None:
             note.digests.extend(receipt.digest(*each) for each in person.created(connection, keys))
         if on_erase is not None:
@@ -130,9 +147,11 @@ def _erase_sessions(
         total.update(note.counts)
         receipt.digests.extend(note.digests)
 
-    conditions = context.read_together(lambda connection, _: someone.conditions(connection))
+    conditions, limit = context.read_together(
+        lambda connection, _: (someone.conditions(connection), len(someone.sessions(connection)))
+    )  # without a limit, an erasure would not end while others create sessions
     policy = _Policy(Filter(expired=None), everything=True, descendants=someone.owner is None, conditions=conditions)
-    report = purging.purge(context, policy, None, _BATCH, in_batch=in_batch, on_note=on_note)
+    report = purging.purge(context, policy, None, _BATCH, limit, in_batch=in_batch, on_note=on_note)
     return total, report.held
 
 
@@ -141,8 +160,11 @@ def _redact(context: Context, someone: Person, protected: Sequence[str], held: d
     total: Counter[str] = Counter()
     for key in context.read_together(lambda connection, _: someone.elsewhere(connection, protected)):
         try:
-            while counts := context.transact(authors.redact, key, str(someone.user_id)):
+            is_full = True
+            while is_full:
+                counts = context.transact(authors.redact, key, str(someone.user_id))
                 total.update(counts)
+                is_full = counts.total() >= authors.AT_ONCE
         except SessionOnHold as error:
             held[key] = error.constraint
     return total

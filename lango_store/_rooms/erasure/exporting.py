@@ -15,7 +15,7 @@ from lango_store._operations.session_tables import MESSAGES
 from lango_store._rooms.documents.page import PAGE_END, escape_line, escape_text, start_page
 from lango_store._rooms.erasure import person
 from lango_store._rooms.erasure.erasing import databases
-from lango_store._rooms.erasure.person import SHARED, Found, Person
+from lango_store._rooms.erasure.person import Found, Person
 from lango_store._rooms.erasure.values import Rows
 from lango_store._rows.columns import JsonColumn, TimeColumn
 from lango_store._rows.encoding import decode_json, decode_time
@@ -43,7 +43,7 @@ def export(
     owner = None
     with databases(context, someone, archives) as found:
         if format == "html":
-            title = f"Everything of {someone.user_id}"
+            title = f"Everything of {someone.user_id or 'a person'}"
             to.write(f"{start_page(title)}<h1>{escape_line(title)}</h1>\n".encode(errors="backslashreplace"))
         for database, (each, part) in found.items():
             counts[database] = {}
@@ -78,8 +78,7 @@ def _rows(connection: sa.Connection, database: str, someone: Person, own: Sequen
 
 
 def _found(connection: sa.Connection, someone: Person, own: Sequence[str]) -> Iterator[Found]:
-    yield from person.rows_of(connection, own)
-    yield from person.rows_of(connection, someone.scopes, SHARED)
+    yield from person.rows_of(connection, own, someone.scopes)
     for key in someone.elsewhere(connection, own):
         yield from person.rows_by(connection, str(someone.user_id), key)
 

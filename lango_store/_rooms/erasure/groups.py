@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,9 +44,9 @@ class InStore:
         Args:
             user_id: The user. On a store for one user, it may be left out.
             archives: The archives from which the sessions are erased too: paths or URLs as in `expire(archive=…)`.
-            scopes: The scopes whose shared values are deleted, such as `"user:ann"`.
+            scopes: The scopes whose shared values and budgets are deleted, such as `"user:ann"`.
             authors: Also redact what the user wrote in the sessions of others: messages whose `author` is the user,
-                also in an inbox, and the kept versions of them. This reads all messages.
+                also in an inbox, the kept versions of them, and answers to suspensions. This reads all messages.
             keys: Further sessions to erase, such as those without a user.
             receipt: Also erase the sessions whose digests are in this receipt, for example from a restored backup.
             digests: Add the digests of the erased sessions to the receipt.
@@ -57,7 +58,8 @@ class InStore:
             The receipt, with the number of rows by database and table.
 
         Raises:
-            ValueError: No user, scope or key is given, or the store is for another user; nothing was changed.
+            ValueError: No user, scope or key is given, the receipt has no digests, or the store is for another user;
+                nothing was changed.
             InvalidFile: An archive does not exist, or is a SQLite database of another application; nothing was changed.
             InvalidState: The store belongs to a transaction of the caller, or the store is for one user and the call
                 reaches more than the sessions of this user; nothing was changed.
@@ -91,7 +93,7 @@ class InStore:
             to: A file that was opened for writing bytes.
             format: `"jsonl"` (default) for a line of JSON for each row, or `"html"` for a page that a person can read.
             archives: The archives whose copies of the sessions are exported too.
-            scopes: The scopes whose shared values are exported.
+            scopes: The scopes whose shared values and budgets are exported.
             authors: Also export what the user wrote in the sessions of others. Reads all messages.
             keys: Further sessions to export.
 
@@ -110,15 +112,16 @@ class InStore:
 def _person(context: Context, someone: Person) -> Person:
     """Check the arguments that name a person, and limit them to the user of a store for one user."""
     user_id, owner = encode_text(someone.user_id, "user_id"), context.owner
-    checked_keys([*someone.keys], "session key")
-    checked_keys([*someone.scopes], "scope")
+    someone = replace(someone, keys=checked_keys(someone.keys), scopes=checked_keys(someone.scopes, "scope"))
+    if someone.receipt is not None and (someone.receipt.salt is None or someone.receipt.dry_run):
+        raise ValueError("the receipt has no digests of erased sessions: give user_id or keys instead")
     if owner is not None:
         if user_id not in (None, owner):
             raise ValueError(f"user_id={quoted(user_id)}: this store is for user {quoted(owner)}")
         if someone.authors or any(scope != f"user:{owner}" for scope in someone.scopes):
             raise InvalidState("authors and scopes of others: use the store itself, which is not for one user")
         return Person(owner, someone.keys, someone.scopes, receipt=someone.receipt, owner=owner)
-    if not (user_id or someone.keys or someone.scopes or someone.receipt):
+    if user_id == "" or not (user_id or someone.keys or someone.scopes or someone.receipt):
         raise ValueError("no person is named: give user_id, keys, scopes or receipt")
     if someone.authors and not user_id:
         raise ValueError("authors=True needs user_id, the author of the messages")

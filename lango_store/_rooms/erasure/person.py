@@ -8,15 +8,18 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, of_sessions
+from lango_store._operations.binds import MESSAGE, SESSION, key_column, of_sessions
 from lango_store._operations.paging import chunks
 from lango_store._operations.rows import next_start
 from lango_store._operations.session import levels
+from lango_store._operations.session.sessions import NOT_ON_HOLD
+from lango_store._operations.session_tables import SHARED
 from lango_store._rooms.erasure.values import ErasureReceipt
 from lango_store._rooms.expiry import archiving
 from lango_store._rooms.turns_in_progress.tables import INBOX
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import MAX_KEY_LENGTH, decode_json, decode_time, end_of_prefix
+from lango_store.errors import HOLD
 from lango_store.tables import Base
 
 _CHILDREN: Final = [each for each in Base.metadata.sorted_tables if "session_key" in each.c]
@@ -24,10 +27,16 @@ TABLES: Final = [SESSION, MESSAGE, *(each for each in _CHILDREN if each is not M
 """All tables with rows of sessions. Foreign keys delete these rows together with the session."""
 
 AUTHORS: Final = [
-    (table, table.c[name]) for table in TABLES for name in ("author", "changed_by", "answered_by") if name in table.c
+    (table, table.c[name])
+    for table in TABLES
+    for name in ("author", "changed_by", "answered_by", "shared_by")
+    if name in table.c
 ]
 """The columns that name the author of a row."""
-SHARED: Final = [SHARED_VALUE]
+HOLDERS: Final = [table.c.holder for table in SHARED if "holder" in table.c]
+"""The columns that name a session in rows of scopes, which no foreign key deletes."""
+_OWN: Final = [*(key_column(table) for table in TABLES), *HOLDERS]
+"""The columns that name the session of a row."""
 
 _KEYS: Final = sa.select(SESSION.c.key)
 _AT_ONCE: Final = 500
@@ -114,23 +123,43 @@ def created(connection: sa.Connection, keys: Sequence[str]) -> Iterator[tuple[st
             yield key, decode_time(created_at)
 
 
-def count(connection: sa.Connection, keys: Sequence[str], tables: Sequence[sa.Table] = TABLES) -> Counter[str]:
-    """Count the rows of sessions or scopes by table."""
+def holds(connection: sa.Connection, keys: Sequence[str]) -> dict[str, str]:
+    """Return the sessions that have a hold, each with the reason."""
+    query = sa.select(SESSION.c.key, SESSION.c.hold).where(~NOT_ON_HOLD)
+    rows = (
+        row for part in chunks(keys, _AT_ONCE) for row in connection.execute(query.where(of_sessions(SESSION, part)))
+    )
+    return {key: f"{HOLD}{hold}" for key, hold in rows}
+
+
+def count(connection: sa.Connection, keys: Sequence[str], scopes: Sequence[str] = ()) -> Counter[str]:
+    """Count the rows of sessions and scopes by table."""
     counts: Counter[str] = Counter()
-    for part in chunks(keys, _AT_ONCE):
-        for table in tables:
-            query = sa.select(sa.func.count()).select_from(table).where(of_sessions(table, part))
-            counts[table.name] += connection.execute(query).scalar_one()
+    for table, condition in _matching(keys, scopes, _AT_ONCE):
+        query = sa.select(sa.func.count()).select_from(table).where(condition)
+        counts[table.name] += connection.execute(query).scalar_one()
     return +counts
 
 
-def rows_of(connection: sa.Connection, keys: Sequence[str], tables: Sequence[sa.Table] = TABLES) -> Iterator[Found]:
-    """Yield the rows of sessions or scopes, with JSON as text."""
-    for key in keys:
-        for table in tables:
-            query = sa.select(*map(as_stored, table.c)).where(of_sessions(table, [key])).order_by(*table.primary_key)
-            for row in connection.execute(query, execution_options={"yield_per": 50}).mappings():
-                yield table, dict(row)
+def rows_of(connection: sa.Connection, keys: Sequence[str], scopes: Sequence[str]) -> Iterator[Found]:
+    """Yield the rows of sessions and scopes, with JSON as text."""
+    for table, condition in _matching(keys, scopes, 1):
+        query = sa.select(*map(as_stored, table.c)).where(condition).order_by(*table.primary_key)
+        for row in connection.execute(query, execution_options={"yield_per": 50}).mappings():
+            yield table, dict(row)
+
+
+def _matching(
+    keys: Sequence[str], scopes: Sequence[str], size: int
+) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
+    """Yield tables with conditions for at most `size` keys or scopes; together, these match each row once."""
+    for part in chunks(keys, size):
+        for column in _OWN:
+            outside = [column.table.c.scope.not_in(scopes)] if "scope" in column.table.c else []
+            yield column.table, sa.and_(column.in_(part), *outside)
+    for part in chunks(scopes, size):
+        for table in SHARED:
+            yield table, table.c.scope.in_(part)
 
 
 def rows_by(connection: sa.Connection, user_id: str, key: str) -> Iterator[Found]:

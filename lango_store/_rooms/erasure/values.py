@@ -12,7 +12,7 @@ Rows = dict[str, dict[str, int]]
 
 
 class ErasureReceipt(Value):
-    """The result of an erasure, or of a dry run. Its JSON contains no personal data: keep it as evidence.
+    """The result of an erasure, or of a dry run. Keep its JSON as evidence: only reasons of holds can be personal data.
 
     Attributes:
         at: The time at which the erasure began, in UTC.
@@ -21,8 +21,8 @@ class ErasureReceipt(Value):
         erased: The numbers of deleted rows by database and table. The databases are `"store"`, `"archive 1"`,
             `"archive 2"` and so on, in the order of the argument `archives`.
         redacted: The numbers of rows that were redacted in the sessions of other users, by database and table.
-        held: The sessions that were not erased: each key with the reason. Keys can be personal data, so JSON leaves
-            this field out.
+        held: The sessions that were not erased: each key with the reason. A dry run lists only holds. Keys can be
+            personal data, so JSON leaves this field out.
         reasons: The number of sessions that were not erased, by reason: the name of a foreign key of another table (on
             SQLite, the text of the error), or "hold: " and the reason of the hold.
         remaining: The number of sessions of the person that exist at the end and are not in `held`. They were created

@@ -11,7 +11,6 @@ from lango_store._dialect import dialect_of, reflected
 from lango_store._operations.binds import (
     MESSAGE,
     SESSION,
-    SHARED_VALUE,
     TURN,
     VALUE,
     key_column,
@@ -20,7 +19,7 @@ from lango_store._operations.binds import (
 from lango_store._operations.derived_data import DERIVED
 from lango_store._operations.log import changes, counters, payloads, removals
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
-from lango_store._operations.session_tables import CHILDREN, TABLES
+from lango_store._operations.session_tables import CHILDREN, SHARED, TABLES
 from lango_store._parts.checks import Check, Fault, lock, shown
 from lango_store._rooms.examination import payload_faults
 from lango_store._rooms.examination.values import Finding
@@ -185,7 +184,7 @@ def _unreadable(*tables: sa.Table) -> Callable[[sa.Connection], Iterator[Fault]]
             def decode(*values: Any, table: sa.Table = table) -> None:
                 _decode(table, values)
 
-            key, owner = ("scope", "scope") if table is SHARED_VALUE else ("session_key", "session")
+            key, owner = ("scope", "scope") if table in SHARED else ("session_key", "session")
             for fault in _damaged(connection, TABLES[table].selected, decode):
                 fact = fault.fact.removesuffix(SEE_DOCTOR).replace("session", owner, 1)
                 remedy = "doctor --repair --delete-unreadable deletes its row"
@@ -200,7 +199,7 @@ def _decode(table: sa.Table, values: Sequence[Any]) -> None:
 
 def _delete_unreadable(connection: sa.Connection, table: sa.Table, owner: str) -> bool:
     """Delete the unreadable rows of a session or scope; return False if one of them cannot be found by its key."""
-    if table is not SHARED_VALUE:
+    if table not in SHARED:
         lock(connection, owner)
     described = TABLES[table]
     query = sa.select(*described.selected).where(key_column(table) == owner)
@@ -243,7 +242,7 @@ def _damaged(
 UNREADABLE: Final[dict[str, tuple[sa.Table, ...]]] = {
     "unreadable message": (MESSAGE,),
     "unreadable turn": (TURN,),
-    "unreadable value": (VALUE, SHARED_VALUE),
+    "unreadable value": (VALUE, *SHARED),
     "unreadable draft, inbox, call or suspension": tuple(
         each.table for each in CHILDREN if each.table not in (MESSAGE, TURN, VALUE)
     ),

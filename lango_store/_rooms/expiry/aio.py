@@ -10,3 +10,10 @@ class InStore:
     expire = awaited(groups.InStore.expire)
     delete_where = awaited(groups.InStore.delete_where)
     restore = awaited(groups.InStore.restore)
+    hide = awaited(groups.InStore.hide)
+
+
+class InMaintenance:
+    """Adds the members of the room to `AsyncMaintenance`."""
+
+    apply_policy = awaited(groups.InMaintenance.apply_policy)

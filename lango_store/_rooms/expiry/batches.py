@@ -1,21 +1,22 @@
 """A purge works in batches; each batch locks sessions that are due, archives them if requested and deletes them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
 import sqlalchemy as sa
 
-from lango_store._dialect import Moment, dialect_of
-from lango_store._operations.binds import SESSION, of_session, of_sessions, session_key
+from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations.binds import LIVE_SESSION, NOW, SESSION, of_session, of_sessions, session_key
 from lango_store._operations.paging import chunks
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session import levels
 from lango_store._operations.session.lists import Filter
-from lango_store._operations.session.sessions import MAX_TTL, NOT_ON_HOLD, check_duration
-from lango_store._rows.encoding import aware
+from lango_store._operations.session.sessions import MAX_TTL, NOT_ON_HOLD, REVISED, check_duration, raise_unmatched
+from lango_store._rows.encoding import aware, checked_key
 from lango_store._values.model import SessionInfo
 from lango_store.tables import expired_at
 
@@ -59,6 +60,8 @@ class PurgeBatch(NamedTuple):
     conditions: Sequence[sa.ColumnElement[bool]]
     max_sessions: int
     max_rows: int
+    only: Sequence[sa.ColumnElement[bool]] = ()
+    """The conditions that descendants must meet too."""
 
     def of_user(self, user_id: str) -> Self:
         """Return a batch of a user's sessions only."""
@@ -70,7 +73,8 @@ class PurgePolicy:
     """The sessions to purge: expired ones and, if set, those idle for `older_than` or created before `created_before`.
 
     `which` restricts the purge. With `everything`, all sessions that match it are purged. With `descendants`, the
-    descendants of each purged session are purged with it.
+    descendants of each purged session are purged with it. Expired sessions are purged `grace` after their expiry. All
+    purged sessions, descendants included, meet the conditions `only`.
     """
 
     which: Filter
@@ -78,12 +82,15 @@ class PurgePolicy:
     created_before: datetime | None = None
     everything: bool = False
     descendants: bool = False
+    grace: timedelta = timedelta(0)
+    only: Sequence[sa.ColumnElement[bool]] = ()
 
     def reasons(self, now: datetime) -> list[Reason]:
         """Return one reason per condition, so that each query can use an index."""
         if self.everything:
-            return [Reason(sa.true(), (SESSION.c.key,))]
-        reasons = [Reason(expired_at(now), (SESSION.c.expires_bucket, SESSION.c.expires_at))]
+            return [Reason(sa.and_(sa.true(), *self.only), (SESSION.c.key,))]
+        expiry = now - check_duration("grace", self.grace, most=MAX_TTL)
+        reasons = [Reason(expired_at(expiry), (SESSION.c.expires_bucket, SESSION.c.expires_at))]
         if self.older_than is not None:
             check_duration("older_than", self.older_than, most=MAX_TTL)
             idle = [each <= now - self.older_than for each in (SESSION.c.updated_bucket, SESSION.c.updated_at)]
@@ -92,7 +99,7 @@ class PurgePolicy:
             reasons.append(
                 Reason(SESSION.c.created_at < aware(self.created_before, "created_before"), (SESSION.c.created_at,))
             )
-        return reasons
+        return [replace(each, condition=sa.and_(each.condition, *self.only)) for each in reasons]
 
 
 def purge(
@@ -119,9 +126,9 @@ def purge(
         keys = _locked(connection, due, _chosen(connection, _due(connection, batch), batch))
     counted, held = len(keys), list[Any]()
     if descendants:
-        counted = levels.first_families(keys, None)[1]
-        held = levels.families(connection, _ON_HOLD.where(*batch.which.of_owner), keys)
-        keys = _locked_families(connection, keys, batch.which)
+        counted = _first_families(keys, None)[1]
+        held = levels.families(connection, _ON_HOLD.where(*batch.which.of_owner, *batch.only), keys)
+        keys = _locked_families(connection, keys, batch)
     counts: list[int] = []
     with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext() as note:
         for part in chunks(keys, MAX_BATCH):
@@ -130,9 +137,24 @@ def purge(
     return PurgedBatch(len(counts), sum(counts), counted, () if note is None else (note,), (*held,))
 
 
+def hold(connection: sa.Connection, _: datetime, batch: PurgeBatch, fields: Mapping[str, str]) -> list[str]:
+    """Put the first sessions of a batch on hold, live or expired, and return their keys."""
+    chosen = connection.execute(_due(connection, batch).limit(batch.max_sessions)).scalars().all()
+    held = sa.update(SESSION).where(of_sessions(SESSION, chosen), NOT_ON_HOLD).values({**fields, **REVISED})
+    return [*connection.execute(held.returning(SESSION.c.key)).scalars()]
+
+
 def keys(connection: sa.Connection, _: Moment, batch: PurgeBatch) -> list[str]:
     """Return the keys of the sessions that a batch would contain, without locking them."""
     return _chosen(connection, _due(connection, batch), batch)
+
+
+def last_created(connection: sa.Connection, _: Moment, which: Filter) -> sa.ColumnElement[bool]:
+    """Return a condition that holds for the sessions that exist and match a filter, and not for later ones."""
+    last = connection.execute(
+        which.apply(sa.select(sa.func.max(SESSION.c.created_at)), dialect_of(connection))
+    ).scalar()
+    return sa.false() if last is None else SESSION.c.created_at <= last
 
 
 def _due(connection: sa.Connection, batch: PurgeBatch) -> sa.Select[Any]:
@@ -159,9 +181,9 @@ def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str])
     return [key for key in locked if key is not None]
 
 
-def _locked_families(connection: sa.Connection, keys: Sequence[str], which: Filter) -> list[str]:
+def _locked_families(connection: sa.Connection, keys: Sequence[str], batch: PurgeBatch) -> list[str]:
     """Lock sessions with all their descendants, and return the keys of those that still exist."""
-    query = sa.select(SESSION.c.key).where(NOT_ON_HOLD, *which.of_owner)
+    query = sa.select(SESSION.c.key).where(NOT_ON_HOLD, *batch.which.of_owner, *batch.only)
     if dialect_of(connection).locks_many:
         return [key for (key,) in levels.families(connection, query.with_for_update(), keys)]
     return _locked(connection, query.with_for_update(), [key for (key,) in levels.families(connection, query, keys)])
@@ -184,10 +206,12 @@ def preview(
     reasons: Sequence[Reason],
     limit: int | None,
     shown: int,
+    only: Sequence[sa.ColumnElement[bool]],
     *,
     descendants: bool,
-) -> tuple[int, int, list[SessionInfo]]:
-    """Return the numbers of sessions and messages to purge, and the first `shown` due sessions."""
+) -> tuple[int, int, list[SessionInfo], dict[str, str]]:
+    """Return the numbers of sessions and messages to purge, the first `shown` due sessions, and held descendants."""
+    held: list[Any] = []
     number = sa.case(*((reason.condition, position) for position, reason in enumerate(reasons)))
     order = sa.case(*((reason.condition, reason.order[-1]) for reason in reasons))
     due = sa.or_(*(reason.condition for reason in reasons))
@@ -195,16 +219,46 @@ def preview(
     chosen = which.apply(query, dialect_of(connection))
     if descendants:
         due_keys = connection.execute(chosen.with_only_columns(SESSION.c.key).limit(None)).scalars()
-        first_keys, _ = levels.first_families(due_keys, limit)
-        counted = levels.families(
-            connection,
-            sa.select(SESSION.c.key, SESSION.c.message_count).where(NOT_ON_HOLD, *which.of_owner),
-            first_keys,
-        )
+        first_keys, _ = _first_families(due_keys, limit)
+        query = sa.select(SESSION.c.key, SESSION.c.message_count).where(NOT_ON_HOLD, *which.of_owner, *only)
+        counted = levels.families(connection, query, first_keys)
+        held = levels.families(connection, _ON_HOLD.where(*which.of_owner, *only), first_keys)
         sessions, messages = len(counted), sum(row.message_count for row in counted)
     else:
         counts = chosen.with_only_columns(SESSION.c.message_count).subquery()
         totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(counts.c.message_count), 0))
         sessions, messages = connection.execute(totals).one()
     first = connection.execute(chosen.limit(shown if limit is None else min(shown, limit)))
-    return sessions, int(messages), [session_info(row) for row in first]
+    return sessions, int(messages), [session_info(row) for row in first], dict(held)
+
+
+_hide = Statement(
+    lambda _: (
+        sa.update(SESSION).where(LIVE_SESSION).values({SESSION.c.expires_at: NOW} | REVISED).returning(*SESSION_COLUMNS)
+    )
+)
+
+
+def hide(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
+    """End the TTL of a live session now, and return the session."""
+    rows = _hide.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)})
+    if not rows:
+        raise_unmatched(connection, now, key, tries_left=0)
+    return session_info(rows[0])
+
+
+def _first_families(keys: Iterable[str], limit: int | None) -> tuple[list[str], int]:
+    """Return the first keys that form at most `limit` families, and the number of these families.
+
+    A family is a session with its descendants among the keys: a descendant of an earlier key joins its family.
+    """
+    taken: dict[str, None] = {}
+    count = 0
+    for key in keys:
+        levels = key.split("/")
+        if not any("/".join(levels[:depth]) in taken for depth in range(1, len(levels))):
+            if count == limit:
+                break
+            count += 1
+        taken[key] = None
+    return list(taken), count

@@ -34,11 +34,14 @@ def purge(
     dry_run: bool = False,
     in_batch: ArchiveBatch | None = None,
     on_note: Callable[[Any], None] | None = None,
+    *,
+    existing: bool = False,
 ) -> ExpiryReport:
     """Purge the sessions of a policy in batches, and return a report; with `dry_run`, only report.
 
     Without an archive, another room can pass `in_batch`. `on_note` is called with the value of each of its blocks when
-    the batch is committed.
+    the batch is committed. With `existing`, only sessions that exist at the beginning are purged, so that the purge
+    ends although others create sessions.
     """
     if type(batch_size) is not int or not 1 <= batch_size <= batches.MAX_BATCH:
         raise ValueError(f"batch_size={quoted(batch_size)} is not between 1 and {batches.MAX_BATCH}")
@@ -47,13 +50,14 @@ def purge(
     if now is None:
         now = context.on_primary().read_together(lambda connection, _, which: context.now(connection), policy.which)
     reasons = policy.reasons(now)
+    conditions = [context.on_primary().read_together(batches.last_created, policy.which)] if existing else []
     report = ExpiryReport(at=now, dry_run=dry_run)
     on_hold = context.on_primary().read_together(batches.on_hold, policy.which, reasons)
     if dry_run:
-        preview = context.on_primary().read_together(
-            batches.preview, policy.which, reasons, limit, _SHOWN, descendants=policy.descendants
+        report.sessions, report.messages, report.oldest, held = context.on_primary().read_together(
+            batches.preview, policy.which, reasons, limit, _SHOWN, policy.only, descendants=policy.descendants
         )
-        report.sessions, report.messages, report.oldest = preview
+        on_hold |= held
         reasons = []
     with ExitStack() as stack:
         archive_batch = in_batch
@@ -63,15 +67,15 @@ def purge(
         pace = Pace(dialect_of(context.engine))
         while reasons and (limit is None or limit > 0):
             max_sessions = batch_size if limit is None else min(batch_size, limit)
-            held = len(report.held)
+            before = len(report.held)
             with pace.batch():
-                batch = PurgeBatch(reasons[0], policy.which, [], max_sessions, pace.rows)
+                batch = PurgeBatch(reasons[0], policy.which, conditions, max_sessions, pace.rows, policy.only)
                 purged = _purge_batch(context, policy, batch, archive_batch, report.held)
             if on_note is not None:
                 for note in purged.notes:
                     on_note(note)
             on_hold |= dict(purged.on_hold)
-            if not purged.sessions and len(report.held) == held:
+            if not purged.sessions and len(report.held) == before:
                 reasons.pop(0)
                 continue
             limit = None if limit is None else limit - purged.counted

@@ -23,6 +23,9 @@ class ExpiryReport(Value):
         held: The sessions that were not deleted, because a row of another table refers to them: each key with the name
             of the foreign key (on SQLite, with the text of the error); and because of a hold: each key with "hold: "
             and the reason. A dry run, which does not try to delete, lists only holds.
+        rule: With `apply_policy`, the name of the rule; otherwise None.
+        put_on_hold: With `apply_policy`, the number of sessions that the rule put on hold; on a dry run, that it would
+            put on hold.
     """
 
     sessions: int = 0
@@ -33,3 +36,5 @@ class ExpiryReport(Value):
     dry_run: bool = False
     oldest: list[SessionInfo] = Field(default_factory=list, exclude_if=absent)
     held: dict[str, str] = Field(default_factory=dict, exclude_if=absent)
+    rule: str | None = Field(default=None, exclude_if=absent)
+    put_on_hold: int = Field(default=0, exclude_if=absent)
