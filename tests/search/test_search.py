@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message
 from support.searches import findings, found
+from support.statements import watched
 
 from lango_store import (
     InvalidCursor,
@@ -98,6 +99,22 @@ def test_search_with_too_many_matches_to_rank_returns_the_newest(
     assert (limited.items, limited.next, limited.newest) == ([], None, 100)
     filtered = searched.search("oslo", user_id="ann", role="assistant")
     assert ([(hit.key, hit.seq) for hit in filtered.items], filtered.newest) == ([("old", 2)], None)
+
+
+@pytest.mark.one_database  # PostgreSQL sorts a small table
+@pytest.mark.parametrize("alternatives", [False, True])
+def test_newest_messages_are_read_in_the_order_of_an_index(
+    searched: Store, monkeypatch: pytest.MonkeyPatch, alternatives: bool
+) -> None:
+    monkeypatch.setattr("lango_store._rooms.search.hits._ranked", cancel)
+    monkeypatch.setattr("lango_store._rooms.search.hits._is_small", lambda _: False)
+    with watched(searched.engine) as statements:
+        searched.search("oslo", alternatives=alternatives)
+    (statement,) = [each for each in statements if "ORDER BY lango_session" in each]
+    with searched.engine.connect() as connection:
+        plan = [row[-1] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")]
+    assert "ix_lango_session_updated_bucket" in plan[0]
+    assert "USE TEMP B-TREE FOR ORDER BY" not in plan
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -60,6 +60,59 @@ def test_usage_prints_csv_and_json(filled: str) -> None:
         "cost_usd": 0.25,
         "prompt_tokens": 300,
     }
+
+
+def test_usage_rounds_costs_as_money(url: str) -> None:
+    with Store(url) as store:
+        for cost in (0.1, 0.2):
+            store.open("a", model="large").save_turn([message()], {"cost_usd": cost})
+        store.open("b", model="small").save_turn([message()], {"cost_usd": 0.00001234})
+        store.open("c", model="tiny").save_turn([message()], {"cost_usd": 1e-9})
+    printed = run("usage", "--by", "model", "--url", url).stdout
+    assert [line.rpartition("\t")[2] for line in printed.splitlines()] == ["0.30", "0.000012", "0.00"]
+    rows = csv.DictReader(run("usage", "--by", "model", "--csv", "--url", url).stdout.splitlines())
+    assert [row["cost_usd"] for row in rows] == ["0.30", "0.000012", "0.00"]
+    lines = run("usage", "--by", "model", "--json", "--url", url).stdout.splitlines()
+    assert [json.loads(line).get("cost_usd") for line in lines] == [0.3, 1.2e-05, None]
+
+
+def test_usage_has_days_and_times_of_a_time_zone(filled: str) -> None:
+    at = ("usage", "--by", "day", "--timezone", "Pacific/Auckland", "--url", filled)  # 13 hours before UTC
+    assert [line.split("\t")[0] for line in run(*at).stdout.splitlines()] == ["2026-12-01", "2026-12-02"]
+    assert run(*at, "--since", "2026-12-02").stdout.startswith("2026-12-02\t")
+    assert run(*at, "--until", "2026-12-01").stderr == "no turns\n"
+    refused = run("usage", "--timezone", "Auckland", "--url", filled)
+    assert (refused.returncode, "is not a time zone" in " ".join(refused.stderr.split())) == (2, True)
+    refused = run("usage", "--until", "tomorrow", "--url", filled)
+    assert refused.returncode == 2
+    assert "for --until: 'tomorrow' is not a time" in " ".join(refused.stderr.split())
+
+
+def test_usage_chart_has_a_bar_for_each_day_with_a_part_for_each_model(url: str, clock: Clock) -> None:
+    now = datetime.now(UTC)
+    clock.time = now - timedelta(days=40)
+    with Store(url, clock=lambda: clock.time) as store:
+        for days, model, tokens in ((0, "old", 9), (36, "large", 300), (36, "small", 100), (38, None, 200)):
+            clock.time = now - timedelta(days=40 - days)
+            store.open(f"{days}{model}", model=model).save_turn([message()], {"input_tokens": tokens, "cost_usd": 0.5})
+        for number in range(6):
+            store.open(f"m{number}", model=f"m{number}").save_turn([message()], {"input_tokens": 10})
+    done = run("usage", "--chart", "--url", url, environment={"COLUMNS": "80"})
+    title, header, *lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert (title, header.split()) == ("Tokens per day", ["day", "tokens", "dollars"])
+    dates = [f"{now - timedelta(days=ago):%Y-%m-%d}" for ago in (4, 3, 2)]
+    bars = [re.fullmatch(r"(\S+) +([█▓▒░▚·]*) +([\d,]+) *([\d.]*)", line) for line in lines[:3]]
+    assert all(bars)
+    found = [bar.groups() for bar in bars if bar]
+    assert [each[0] for each in found] == dates
+    assert [each[2:] for each in found] == [("400", "1.00"), ("0", ""), ("260", "0.50")]
+    assert re.fullmatch("█{33,}▒{11,}", found[0][1])
+    assert found[1][1] == ""
+    assert re.fullmatch("▓+░+▚+·+", found[2][1])
+    assert lines[3:] == ["██ large", "▓▓ –", "▒▒ small", "░░ m0", "▚▚ m1", "·· other models"]
+    assert f"\n{now - timedelta(days=40):%Y-%m-%d}" in run("usage", "--chart", "--since", "60d", "--url", url).stdout
+    assert run("usage", "--chart", "--until", "60d", "--since", "90d", "--url", url).stderr == "no turns\n"
+    assert run("usage", "--chart", "--csv", "--url", url).returncode == 2
 
 
 def test_usage_refuses_unknown_group(filled: str) -> None:

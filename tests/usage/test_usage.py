@@ -1,10 +1,12 @@
 """`Store.usage`: the usage of turns by groups."""
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
@@ -151,7 +153,7 @@ def test_usage_of_files_of_earlier_releases_does_not_count_copied_turns(
     clock.move(hours=1)
     fork = store.conversation("a").fork("b")
     save(store, "b", {"input_tokens": 10})
-    export(store, tmp_path / "new.jsonl", "jsonl", everything=True)
+    export(store, tmp_path / "new.jsonl", "backup", everything=True)
     lines = (tmp_path / "new.jsonl").read_text().replace(',"copied_from":"a"', "").replace(SCHEMA_REVISION, "0106")
     (tmp_path / "old.jsonl").write_text("\n".join(sealed(lines.splitlines())) + "\n")
     fork.update(activity=True)
@@ -338,6 +340,27 @@ def test_price_of_the_model_applies_to_usage_without_a_stored_cost(filled: Store
     }
     assert only(filled.usage(prices=prices)).cost_usd == pytest.approx(sum(each or 0 for each in costs.values()))
     assert only(filled.usage()).cost_usd == 0.125
+
+
+def test_days_of_a_time_zone_are_right_at_a_change_of_the_clock(store: Store, clock: Clock) -> None:
+    days = {
+        "2026-03-28T22:30": "2026-03-28",
+        "2026-03-28T23:30": "2026-03-29",
+        "2026-03-29T21:30": "2026-03-29",
+        "2026-03-29T22:30": "2026-03-30",
+        "2026-10-24T22:30": "2026-10-25",
+        "2026-10-25T22:30": "2026-10-25",
+        "2026-10-31T23:30": "2026-11-01",
+    }
+    for minute in days:
+        clock.time = datetime.fromisoformat(minute).replace(tzinfo=UTC)
+        save(store, "k", {"input_tokens": 1})
+    oslo = ZoneInfo("Europe/Oslo")
+    counted = {row.day: row.turns for row in store.usage(["day"], timezone=oslo)}
+    assert counted == Counter(days.values())
+    months = {row.month: row.turns for row in store.usage(["month", "key"], timezone=oslo)}
+    assert months == {"2026-03": 4, "2026-10": 2, "2026-11": 1}
+    assert {row.day for row in store.usage(["day"])} == {minute[:10] for minute in days}
 
 
 def test_usage_is_grouped_by_days_in_utc(make_postgres: MakeDatabase) -> None:

@@ -40,6 +40,16 @@ class InConversation(SessionPart):
         System and developer messages at the start of the window are part of every prompt, except with
         `from_consolidated`.
 
+        For the same arguments, the prompt is the previous one plus the new messages, byte for byte, in any process and
+        on both databases, unless
+
+        - a limit or a step moved the start, or had cut the window to a part without a user message that now has one;
+        - messages were cut, edited, redacted or compacted, such a change was undone, or `edits.drop_sent` removed
+          their `sent`;
+        - a result or a user message was stored where this method had added one;
+        - `system`, `tools`, the model or the provider changed, or thinking was left out for another reason;
+        - two answers follow each other in the format "gemini", where they are parts of one content.
+
         Args:
             format: "openai" (chat completions), "openai-responses", "anthropic" or "gemini". Defaults to that of the
                 model: "anthropic" for Claude, "gemini" for Gemini, otherwise "openai". In "openai-responses", the

@@ -11,15 +11,9 @@ from lango_store import window
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import CHANGE, KEY
-from lango_store._operations.log.messages import (
-    ALL,
-    LastMessages,
-    check_count,
-    read_by_ids,
-    read_last_of_prompt,
-    read_records,
-)
+from lango_store._operations.log.messages import ALL, check_count, read_by_ids, read_records
 from lango_store._operations.session import sessions
+from lango_store._rooms.prompts.ends import LastMessages, read_last
 from lango_store._rooms.tool_calls import calls
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import quoted
@@ -113,7 +107,7 @@ def history(
         newest = info.message_count - info.last_consolidated if from_consolidated else None
     size = budget.most if budget.max_tokens is None else min(_FIRST_PAGE, budget.most)
     while True:
-        read = read_last_of_prompt(connection, now, key, size, newest=newest)
+        read = read_last(connection, now, key, size, newest=newest)
         if read.is_whole or size == ALL or len(_fitting(read.messages, budget, count)) < len(read.messages):
             break
         if size >= budget.most and (not budget.last or _last_to_send(read.messages) is not None):

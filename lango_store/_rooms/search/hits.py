@@ -1,6 +1,6 @@
 """Read one page of the hits of a search."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from time import monotonic
@@ -13,6 +13,7 @@ from lango_store._dialect import dialect_of
 from lango_store._operations.binds import IS_RECORD, MESSAGE, SESSION, of_session
 from lango_store._operations.rows import seq_or_zero
 from lango_store._operations.session.lists import Filter, WorkFilters, work_filter
+from lango_store._operations.session_tables import ASIDE, HAS_ASIDE
 from lango_store._rooms.search.index import MessageKey, read_messages
 from lango_store._rooms.search.indexes import index_of
 from lango_store._rooms.search.query import Places, SearchQuery, finder, matcher, snippet
@@ -26,6 +27,9 @@ _RANKING: Final = 0.2  # seconds to find and rank all matches
 _COMPARING: Final = 0.06  # seconds to compare the newest messages instead
 _NEWEST: Final = 5_000
 _PAGE: Final = 200
+_FEW: Final = 20
+# The bucket, which the times are in the order of, has an index.
+_LAST_UPDATED: Final = SESSION.c.updated_bucket.desc(), SESSION.c.updated_at.desc(), SESSION.c.key.desc()
 
 
 class SearchFilters(WorkFilters, total=False):
@@ -91,7 +95,7 @@ def page(connection: sa.Connection, search: Search, limit: int, offset: int) -> 
     texts = texts_of(connection, [(row.key, row.seq) for row in shown])
     find = finder(search.query)
     return SearchPage(
-        items=[_hit(row, texts.get((row.key, row.seq), ()), find) for row in shown],
+        items=[_hit(row._mapping, texts.get((row.key, row.seq), ()), find) for row in shown],
         next=str(offset + limit) if len(rows) > limit else None,
         waiting=index.queued(connection),
         newest=newest,
@@ -133,8 +137,7 @@ def _newest(connection: sa.Connection, search: Search, number: int) -> tuple[lis
     chosen = search.narrowed(sessions).apply(chosen, dialect_of(connection))
     if search.key is not None:
         chosen = chosen.where(of_session(SESSION, search.key))
-    order = (SESSION.c.updated_at.desc(), SESSION.c.key.desc(), MESSAGE.c.seq.desc())
-    chosen = chosen.order_by(*order).limit(_NEWEST).execution_options(yield_per=_PAGE)
+    chosen = chosen.order_by(*_LAST_UPDATED, MESSAGE.c.seq.desc()).limit(_NEWEST).execution_options(yield_per=_PAGE)
     is_match, deadline = matcher(search.query), monotonic() + _COMPARING
     matches: list[MessageKey] = []
     compared = 0
@@ -162,10 +165,14 @@ def _rows(connection: sa.Connection, keys: Sequence[MessageKey]) -> list[sa.Row[
 
 
 def _select_hits(source: sa.FromClause, message: sa.FromClause, rank: sa.ColumnElement[float]) -> sa.Select[Any]:
+    joined = source.join(SESSION, of_session(SESSION, message.c.session_key))
+    return sa.select(*_columns(message, rank)).select_from(joined)
+
+
+def _columns(message: sa.FromClause, rank: sa.ColumnElement[float]) -> list[sa.ColumnElement[Any]]:
     columns: list[sa.ColumnElement[Any]] = [message.c.session_key.label("key"), message.c.seq, message.c.author]
     columns += [as_stored(message.c[name]).label(name) for name in ("role", "created_at")]
-    columns += [SESSION.c.title, SESSION.c.agent_id, SESSION.c.user_id, rank.label("rank")]
-    return sa.select(*columns).select_from(source.join(SESSION, of_session(SESSION, message.c.session_key)))
+    return [*columns, SESSION.c.title, SESSION.c.agent_id, SESSION.c.user_id, rank.label("rank")]
 
 
 def texts_of(connection: sa.Connection, keys: list[MessageKey]) -> dict[Any, tuple[str, str]]:
@@ -174,14 +181,50 @@ def texts_of(connection: sa.Connection, keys: list[MessageKey]) -> dict[Any, tup
     return {key: texts for key, _, texts in messages}
 
 
-def _hit(row: Any, parts: Sequence[str], find: Callable[[str], Places]) -> SearchHit:
+def _hit(row: Mapping[Any, Any], parts: Sequence[str], find: Callable[[str], Places]) -> SearchHit:
     text = next((part for part in parts if find(part)), next(filter(None, parts), ""))
     shown, places = snippet(text, find(text))
     try:
-        created_at = decode_time(row.created_at)
-        return SearchHit(**{**row._mapping, "created_at": created_at}, snippet=shown, places=places)
+        created_at = decode_time(row["created_at"])
+        return SearchHit(**{**row, "created_at": created_at}, snippet=shown, places=places)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        raise DamagedMessage(str(row.key), seq_or_zero(row.seq), str(fault["loc"][0]), fault["msg"]) from None
+        raise DamagedMessage(str(row["key"]), seq_or_zero(row["seq"]), str(fault["loc"][0]), fault["msg"]) from None
     except ValueError as error:
-        raise DamagedMessage(str(row.key), seq_or_zero(row.seq), "created_at", str(error)) from None
+        raise DamagedMessage(str(row["key"]), seq_or_zero(row["seq"]), "created_at", str(error)) from None
+
+
+def page_of_alternatives(connection: sa.Connection, search: Search, limit: int, offset: int) -> SearchPage:
+    """Compare the messages that are set aside with the query, in one session or first in the last updated one."""
+    if not search.query.wanted:
+        return SearchPage(items=[])
+    table = ASIDE[MESSAGE]
+    sessions, of_messages = filters(table, **search.which)
+    # An outer join, as in `_newest`.
+    own = sa.and_(of_session(table, SESSION.c.key), table.c.role != MessageRole.RECORD, *of_messages)
+    columns = _columns(table, sa.literal(0.0))
+    hits = sa.select(*columns, table.c.alternative).join_from(SESSION, table, own, isouter=True)
+    hits = hits.where(sa.or_(*(column.is_not(None) for column in HAS_ASIDE)))
+    hits = search.narrowed(sessions).apply(hits, dialect_of(connection))
+    if search.key is not None:
+        hits = hits.where(of_session(SESSION, search.key))
+    hits = hits.order_by(*_LAST_UPDATED, table.c.seq.desc())
+    hits = hits.limit(_NEWEST).execution_options(yield_per=_FEW)  # a session with alternatives may be rare
+    names = hits.selected_columns.keys()
+    is_match, find, deadline = matcher(search.query), finder(search.query), monotonic() + _RANKING
+    found: list[SearchHit] = []
+    compared = 0
+    with (
+        suppress(TimeoutError),
+        index_of(connection).time_limit(connection, _RANKING),
+        closing(read_messages(connection, hits, table, now=search.now)) as messages,
+    ):
+        for row, _, texts in messages:
+            if row[0] is not None:
+                compared += 1
+                if is_match(texts):
+                    found.append(_hit(dict(zip(names, row, strict=True)), texts, find))
+            if len(found) > offset + limit or monotonic() > deadline:
+                break
+    following = str(offset + limit) if len(found) > offset + limit else None
+    return SearchPage(items=found[offset : offset + limit], next=following, newest=compared)

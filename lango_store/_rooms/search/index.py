@@ -146,10 +146,10 @@ class SearchIndex(Protocol):
 
 
 def read_messages(
-    connection: sa.Connection, chosen: sa.Select[Any], **params: Any
+    connection: sa.Connection, chosen: sa.Select[Any], table: sa.Table = MESSAGE, **params: Any
 ) -> Generator[tuple[tuple[Any, ...], str, tuple[str, str]]]:
-    """Yield the selected columns, the role and the searchable texts of each chosen message."""
-    columns = [as_stored(MESSAGE.c[name]).label(f"searched_{name}") for name in _READ]
+    """Yield the selected columns, the role and the searchable texts of each chosen message of a table."""
+    columns = [as_stored(table.c[name]).label(f"searched_{name}") for name in _READ]
     with connection.execute(chosen.add_columns(*columns), params) as rows:
         for row in rows:
             selected, stored = row[: -len(_READ)], row[-len(_READ) :]

@@ -24,6 +24,13 @@ def enable_search(database: Database, *, on_progress: OnProgress | None = None) 
     The store can be used while the index is filled. If a call was interrupted, repeat it: the new call continues. If
     the index exists and is usable, only changes that are not indexed yet are indexed.
 
+    Texts in Chinese, Japanese, Thai, Lao, Khmer and Burmese, which are written without spaces, are indexed as pairs of
+    neighboring characters: a word of such characters is found anywhere in a sentence, and so is a Latin word between
+    them. A single character is found if another one follows it, or if it is alone. Tone marks and other combining marks
+    are ignored. On PostgreSQL, a phrase or a word of three or more of these characters is found only in the first
+    16,000 words and pairs of a message, and only at the first 255 places of each pair. An index that an earlier release
+    filled has no pairs and no thinking: call `rebuild_search` once.
+
     Args:
         database: A URL, an engine, or a connection. With a connection, the call joins your transaction.
         on_progress: A function that is called after each batch. Default: None.

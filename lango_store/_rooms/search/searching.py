@@ -32,9 +32,16 @@ _MAX_OFFSET: Final = 2**63 - MAX_PAGE - 2
 
 
 def find(
-    context: Context, words: str, limit: int, cursor: str | None, which: SearchFilters, key: str | None = None
+    context: Context,
+    words: str,
+    limit: int,
+    cursor: str | None,
+    which: SearchFilters,
+    key: str | None = None,
+    *,
+    alternatives: bool = False,
 ) -> SearchPage:
-    """Search the messages of all sessions or, with `key`, of one live session."""
+    """Search the messages of all sessions or, with `key`, of one live session, or those that are set aside."""
     check_limit(limit)
     offset = _offset(cursor)
     query = parse_query(words)
@@ -44,7 +51,12 @@ def find(
         now = context.now(connection)  # this statement is built for each call and needs a bound time
         if key is not None:
             sessions.row_of(connection, now, key)
-        return hits.page(connection, Search(query, which, now, key, context.narrowed), limit, offset)
+        read = hits.page_of_alternatives if alternatives else hits.page
+        return read(connection, Search(query, which, now, key, context.narrowed), limit, offset)
+
+    if alternatives:  # no index has them
+        with context.snapshot(key or EVERY) as connection:
+            return page(connection)
 
     try:
         with context.snapshot(key or EVERY) as connection:

@@ -25,6 +25,7 @@ class SearchHit(Value):
         places: The start and the end of each matching word, as offsets in `snippet`; the end is exclusive.
         rank: The relevance: a greater number is a better match. Ranks of different searches are not comparable. 0 if
             the page has `newest`.
+        alternative: The id of the alternative that has the message; None if the log has it.
     """
 
     key: str
@@ -38,6 +39,7 @@ class SearchHit(Value):
     snippet: str
     places: list[tuple[int, int]]
     rank: float
+    alternative: int | None = Field(default=None, exclude_if=absent)
 
 
 class SearchPage(Page[SearchHit]):
@@ -51,7 +53,7 @@ class SearchPage(Page[SearchHit]):
             is read-only, or in your own transaction.
         newest: None if all messages were searched. If too many messages match to rank them in time, the number of
             newest messages that were searched instead. The hits are then sorted by the last activity of their session,
-            and have the rank 0.
+            and have the rank 0. With `alternatives`, the number of messages that were compared.
     """
 
     waiting: int = 0

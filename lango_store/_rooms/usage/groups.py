@@ -1,7 +1,7 @@
 """The methods of the room."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 
 from lango_store._connections.context import Context
 from lango_store._operations.session.lists import Filter
@@ -26,6 +26,7 @@ class InStore:
         key_prefix: str | None = None,
         top_level: bool = False,
         prices: Prices | None = None,
+        timezone: tzinfo = UTC,
     ) -> list[UsageRow]:
         """Add up the usage of turns, for all sessions or by groups.
 
@@ -45,6 +46,7 @@ class InStore:
                 dollars per million units, such as
                 `{"gpt-x": {"input_tokens": 2.0, "input_tokens_details.cached_tokens": -1.0}}`. The negative price is a
                 discount on cached tokens, which `input_tokens` includes. Defaults to none.
+            timezone: The time zone in which days and months begin, such as `ZoneInfo("Europe/Oslo")`. Defaults to UTC.
 
         Returns:
             One row for each group, sorted by the fields in `by`.
@@ -54,4 +56,4 @@ class InStore:
             DamagedDatabase: The usage of a turn is damaged, or a number is too large to add.
         """
         chosen = Filter(user_id=user_id, agent_id=agent_id, key_prefix=key_prefix, top_level=top_level, expired=None)
-        return self._context.read_together(report.report, chosen, by, since, until, prices)
+        return self._context.read_together(report.report, chosen, by, since, until, prices, timezone)

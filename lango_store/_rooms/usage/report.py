@@ -6,9 +6,12 @@ fields. This is much faster than SQL that adds up numbers of any name.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from contextlib import ExitStack
+from datetime import UTC, datetime, tzinfo
+from itertools import chain
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -16,6 +19,7 @@ import sqlalchemy as sa
 from lango_store._dialect import Moment, dialect_of
 from lango_store._operations.binds import SESSION, TURN, of_session
 from lango_store._operations.session.lists import Filter, conditions
+from lango_store._operations.session_tables import with_aside
 from lango_store._rooms.usage.values import UsageRow
 from lango_store._rows.encoding import aware, decode_json
 from lango_store._values.usage import TOKENS, add_usage, cost, numbers_by_path, numbers_of, tokens, total
@@ -70,32 +74,39 @@ def report(
     since: datetime | None,
     until: datetime | None,
     prices: Prices | None,
+    zone: tzinfo,
 ) -> list[UsageRow]:
     """Return the usage of the chosen sessions' turns, summed up by group and sorted; skip turns that forks copied."""
     if unknown := [name for name in by if name not in GROUPS]:
         raise ValueError(f"by={quoted(unknown[0])}: give some of {', '.join(GROUPS)}")
-    query = _query(connection, chosen, since, until, set(by) if prices is None else {*by, "model"})
+    fields = set(by) if prices is None else {*by, "model"}
+    of_turns = functools.partial(_query, connection, chosen, since, until, fields, minutes=zone is not UTC)
+    values = chosen.values(dialect_of(connection), None)
     try:
-        with connection.execute(query, chosen.values(dialect_of(connection), None)) as rows:
-            sums = sorted(_sums(rows, by).items(), key=lambda item: [value or "" for value in item[0]])
-        return [each.row(dict(zip(by, group, strict=True)), prices or {}) for group, each in sums]
+        with ExitStack() as stack:
+            results = (stack.enter_context(connection.execute(of_turns(each), values)) for each in with_aside(TURN))
+            sums = _sums(chain.from_iterable(results), by, zone)
+        groups = sorted(sums.items(), key=lambda item: [value or "" for value in item[0]])
+        return [each.row(dict(zip(by, group, strict=True)), prices or {}) for group, each in groups]
     except OverflowError:
         raise DamagedDatabase("the usage of turns cannot be summed up: a number is too large") from None
 
 
-def _sums(rows: Iterable[sa.Row[Any]], by: Sequence[str]) -> dict[tuple[str | None, ...], _Sum]:
+def _sums(rows: Iterable[sa.Row[Any]], by: Sequence[str], zone: tzinfo) -> dict[tuple[str | None, ...], _Sum]:
     sums: defaultdict[tuple[str | None, ...], _Sum] = defaultdict(_Sum)
     for row in rows:
         key, model = row.key, row.session_model if row.turn_model is None else row.turn_model
         group = {"key": key, "root": key.split("/", 1)[0], "model": model}
         group |= {"user_id": row.user_id, "agent_id": row.agent_id}
-        for day, usages in _by_day(row.days, _decoded(key, row.usages, row.turns)):
+        for day, usages in _by_day(row.days, _decoded(key, row.usages, row.turns), zone):
             group |= {"day": day, "month": day and day[:7]}
             sums[tuple([group[name] for name in by])].add(key, model, usages)
     return sums
 
 
-def _by_day(days: str | None, usages: list[Any]) -> Iterable[tuple[str | None, list[Any]]]:
+def _by_day(days: str | None, usages: list[Any], zone: tzinfo) -> Iterable[tuple[str | None, list[Any]]]:
+    if days is not None and zone is not UTC:
+        days = ",".join(_local_day(minute, zone) for minute in days.split(","))
     if days is None or days.count(day := days[:_DAY]) == len(usages):  # usually, all turns are of one day
         return [(days and day, usages)]
     groups = defaultdict(list)
@@ -104,13 +115,26 @@ def _by_day(days: str | None, usages: list[Any]) -> Iterable[tuple[str | None, l
     return groups.items()
 
 
+@functools.lru_cache(10_000)
+def _local_day(minute: str, zone: tzinfo) -> str:
+    return datetime.fromisoformat(minute).replace(tzinfo=UTC).astimezone(zone).date().isoformat()
+
+
 def _query(
-    connection: sa.Connection, chosen: Filter, since: datetime | None, until: datetime | None, by: set[str]
+    connection: sa.Connection,
+    chosen: Filter,
+    since: datetime | None,
+    until: datetime | None,
+    by: set[str],
+    turns: sa.Table,
+    *,
+    minutes: bool,
 ) -> sa.Select[Any]:
     """Return a query with one row for each session, or for each of its models, with all days and usages."""
     dialect = dialect_of(connection)
-    model = dialect.text_member(TURN.c.metadata, "model") if "model" in by else sa.null()
-    days = sa.func.aggregate_strings(dialect.day_of(TURN.c.created_at), _COMMA) if {"day", "month"} & by else sa.null()
+    model = dialect.text_member(turns.c.metadata, "model") if "model" in by else sa.null()
+    day = dialect.day_of(turns.c.created_at, minute=minutes)
+    days = sa.func.aggregate_strings(day, _COMMA) if {"day", "month"} & by else sa.null()
     query = sa.select(
         SESSION.c.key,
         SESSION.c.user_id,
@@ -119,13 +143,13 @@ def _query(
         model.label("turn_model"),
         days.label("days"),
         sa.func.count().label("turns"),
-        sa.func.aggregate_strings(sa.func.coalesce(sa.cast(TURN.c.usage, sa.Text), "{}"), _COMMA).label("usages"),
-    ).join_from(TURN, SESSION, of_session(SESSION, TURN.c.session_key))
-    query = query.where(TURN.c.copied_from.is_(None))  # the usage of a copied turn was spent only once
+        sa.func.aggregate_strings(sa.func.coalesce(sa.cast(turns.c.usage, sa.Text), "{}"), _COMMA).label("usages"),
+    ).join_from(turns, SESSION, of_session(SESSION, turns.c.session_key))
+    query = query.where(turns.c.copied_from.is_(None))  # the usage of a copied turn was spent only once
     if since is not None:
-        query = query.where(TURN.c.created_at >= aware(since, "since"))
+        query = query.where(turns.c.created_at >= aware(since, "since"))
     if until is not None:
-        query = query.where(TURN.c.created_at < aware(until, "until"))
+        query = query.where(turns.c.created_at < aware(until, "until"))
     query = query.where(*conditions(dialect, chosen.names)).group_by(SESSION.c.key)
     return (query.group_by("turn_model") if "model" in by else query).execution_options(yield_per=_AT_ONCE)
 

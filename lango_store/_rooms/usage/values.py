@@ -16,8 +16,8 @@ class UsageRow(Value):
         user_id: The user of the session.
         agent_id: The agent of the session.
         model: The `model` in the metadata of the turn or, if there is none, the `model` of the session.
-        day: The day of the turn in UTC, such as "2026-11-21".
-        month: The month of the turn in UTC, such as "2026-11".
+        day: The day of the turn, in UTC or in the time zone of the report, such as "2026-11-21".
+        month: The month of the turn, such as "2026-11".
         turns: The number of turns, including compactions.
         sessions: The number of sessions that have these turns.
         usage: The sums of all numbers in the usage, under their stored names.

@@ -1,17 +1,20 @@
 """`lango-store usage`: the usage and the cost of turns, by groups."""
 
-import csv
+import re
 import sys
 from collections.abc import Sequence
-from operator import attrgetter
+from datetime import UTC
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
+from lango_store._rooms.usage.commands.chart import print_chart
 from lango_store._rooms.usage.report import GROUPS
 from lango_store._rooms.usage.values import UsageRow
 from lango_store.cli.options import (
     Agent,
+    CsvOption,
     JsonOption,
     Prefix,
     UrlOption,
@@ -20,13 +23,14 @@ from lango_store.cli.options import (
     flag,
     open_store,
     option,
-    time_option,
+    time,
+    zone,
 )
-from lango_store.cli.output import print_bars, print_json, print_table, printable, say
+from lango_store.cli.output import print_bars, print_csv, print_json, print_table, say
 from lango_store.cli.root import app
 
 _NAMES = {"user": "user_id", "agent": "agent_id"}
-_FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # spreadsheets also accept the wide forms
+_DECIMALS = 6  # of dollars: sums of floats have more digits, which mean nothing
 _NUMBERS = ("turns", "sessions", "cached_tokens", "reasoning_tokens", "output_tokens", "input_tokens", "cost_usd")
 
 
@@ -48,12 +52,21 @@ def usage(
             parser=_groups,
         ),
     ] = "user",
-    since: Annotated[Any, time_option("Only turns saved since this time: 2026-11-21, or 30d ago.")] = None,
-    until: Annotated[Any, time_option("Only turns saved before this time.")] = None,
+    since: Annotated[
+        str | None, option("TIME", "Only turns saved at or after this time: 2026-11-21, yesterday, or 7d.")
+    ] = None,
+    until: Annotated[str | None, option("TIME", "Only turns saved before this time.")] = None,
+    timezone: Annotated[
+        Any, option("ZONE", "Time zone of days, months and times, such as Europe/Oslo. Default: UTC.", parser=zone)
+    ] = None,
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    csv_: Annotated[bool, flag("--csv", "Print CSV with a header.")] = False,
+    limit: Annotated[int | None, option("NUMBER", "Only the groups with the most tokens.", min=1)] = None,
+    chart: Annotated[
+        bool, flag("--chart", "Print a bar for each day, with a part for each model. Without --since, of 30 days.")
+    ] = False,
+    csv_: CsvOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Print the usage of turns by user, day or other groups.
@@ -67,19 +80,35 @@ def usage(
     In --csv, a name that a spreadsheet would take for a formula begins
     with an apostrophe. Use --json for the stored names.
     """
+    timezone = timezone or UTC
+    if chart:
+        if csv_ or json_ or limit is not None:
+            raise typer.BadParameter("--chart prints no table: leave out --csv, --json and --limit")
+        by, since = ["day", "model"], since or "30d"
+    first = None if since is None else time(since, timezone, option="--since")
+    end = None if until is None else time(until, timezone, option="--until")
     with open_store(url) as store:
-        rows = store.usage(by, since=since, until=until, user_id=user, agent_id=agent, key_prefix=prefix)
+        rows = store.usage(
+            by, since=first, until=end, user_id=user, agent_id=agent, key_prefix=prefix, timezone=timezone
+        )
+    for row in rows:
+        row.cost_usd = None if row.cost_usd is None else round(row.cost_usd, _DECIMALS)
+    if chart and rows:
+        print_chart(rows)
+        return
+    if limit is not None:
+        largest = sorted(rows, key=lambda row: row.input_tokens + row.output_tokens, reverse=True)[:limit]
+        rows = [row for row in rows if row in largest]
+    columns = {name: partial(_read, name=name) for name in (*by, *_NUMBERS)}
     if json_:
         for row in rows:
             print_json(row)
     elif csv_:
-        writer = csv.writer(sys.stdout)
-        writer.writerow([*by, *_NUMBERS])
-        writer.writerows([_cell(getattr(row, name)) for name in (*by, *_NUMBERS)] for row in rows)
+        print_csv(columns, [rows])
     elif not rows:
         say("no turns")
     elif not sys.stdout.isatty():
-        print_table({name: attrgetter(name) for name in (*by, *_NUMBERS)}, [rows])
+        print_table(columns, [rows])
     else:
         shown = [name for name in _NUMBERS if name != "cost_usd" or any(row.cost_usd is not None for row in rows)]
         groups = [name.removesuffix("_id") for name in by]
@@ -90,12 +119,10 @@ def usage(
         print_bars(title, (" · ".join(groups), *names), cells, optional=optional)
 
 
-def _cell(value: Any) -> Any:
-    """Replace control characters, which a terminal would obey, and quote formulas, which a spreadsheet would run."""
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.lstrip()[:1] in _FORMULAS else text
+def _read(row: UsageRow, name: str) -> Any:
+    """Return a field of a row; dollars have 2 to 6 decimals, and no exponent."""
+    value = getattr(row, name)
+    return re.sub("0{1,4}$", "", f"{value:.{_DECIMALS}f}") if name == "cost_usd" and value is not None else value
 
 
 def _group(row: UsageRow, by: Sequence[str]) -> str:
