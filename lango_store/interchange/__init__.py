@@ -1,25 +1,32 @@
 """Import and export of sessions: lossless backups, files of other systems, and databases of agent frameworks.
 
 The commands `lango-store import` and `lango-store export` call `import_path` and `export`. Each format in `FORMATS`
-except `jsonl` converts its files to a `SessionDraft`, and all of these except `lango` also write files from one. The
-format `openai` can only be written. A copy between stores uses the same code as a backup, without a file.
-`lango-store adopt` calls `adopt`, which reads the databases of frameworks.
+except `backup` converts its files to a `SessionDraft`, and some also write files from one. A copy between stores uses
+the same code as a backup, without a file. `lango-store adopt` calls `adopt`, which reads the databases of frameworks.
 """
 
 import dataclasses
+import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, get_args
+from typing import Any, BinaryIO, Final, Unpack, get_args
 
+from lango_store import SessionInfo
 from lango_store.errors import InvalidFile, quoted
-from lango_store.interchange import dive, lango, nanobot, shepherd
+from lango_store.interchange import dive, lango, nanobot, plain, shepherd
 from lango_store.interchange.adoption.adopting import Adopted, adopt
 from lango_store.interchange.backups import Backups
+from lango_store.interchange.chatgpt import CHATGPT
+from lango_store.interchange.claude import CLAUDE
 from lango_store.interchange.files import PACKED, unfinished
 from lango_store.interchange.fine_tuning import NAME as OPENAI
 from lango_store.interchange.fine_tuning import FineTuning
 from lango_store.interchange.format import Exported, FileReport, Format
+from lango_store.interchange.librechat import LIBRECHAT
+from lango_store.interchange.open_webui import OPEN_WEBUI
 from lango_store.interchange.redaction import Redact, redact_text
 from lango_store.rows.storage import Filter, levels, lists
 from lango_store.store import Store
@@ -41,16 +48,20 @@ __all__ = [
 
 _NANOBOT: Final = Format("nanobot", nanobot.recognizes, nanobot.read, nanobot.write, nanobot.rank)
 
-FORMATS: Final[dict[str, Format | Backups]] = {
-    each.name: each
-    for each in (
-        Backups(),
-        Format("dive", dive.recognizes, dive.read, dive.write),
-        Format("shepherd", shepherd.recognizes, shepherd.read, shepherd.write),
-        Format("lango", lango.recognizes, lango.read),
-        _NANOBOT,
-    )
-}
+_FORMATS: Final[list[Format | Backups]] = [
+    Backups(),
+    Format("dive", dive.recognizes, dive.read, dive.write),
+    Format("shepherd", shepherd.recognizes, shepherd.read, shepherd.write),
+    Format("lango", lango.recognizes, lango.read),
+    _NANOBOT,
+    *(product.format for product in (CHATGPT, CLAUDE, OPEN_WEBUI, LIBRECHAT)),
+    Format(plain.CSV, plain.recognizes_csv, plain.read_csv),
+    Format(OPENAI, plain.recognizes_lines, plain.read_lines),
+]
+IN_ONE_FILE: Final = (Backups.name, OPENAI, CHATGPT.name, OPEN_WEBUI.name)
+"""The formats of which an export writes one file with all sessions."""
+
+FORMATS: Final = {each.name: each for each in _FORMATS}
 """The formats that can be imported, in the order in which they are tried when the format of a file is detected."""
 
 
@@ -90,12 +101,16 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
         InvalidFile: The folder cannot be read.
         ValueError: `format` is not the name of a format.
     """
-    source = Path(source)
+    source, format = Path(source), None if format is None else _current_name(format)
     formats = FORMATS if format is None else {format: _format_named(format)}
     try:
         if not source.is_dir():
+            with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+                source.stat()  # raises what is_dir() does not raise since Python 3.14
             return [(source, (format or recognize(source)) if source.is_file() else None)]
-        paths = sorted(path for path in source.iterdir() if path.is_file() and not unfinished(path))
+        with os.scandir(source) as entries:  # for the same reason
+            paths = sorted(source / each.name for each in entries if each.is_file())
+        paths = [each for each in paths if not unfinished(each)]
     except OSError as error:
         raise InvalidFile(source, f"cannot be read ({error.strerror}): check its permissions") from error
     detected = [(path, _recognize(path, formats)) for path in paths]
@@ -120,8 +135,8 @@ def import_path(
     batches, so that other writers do not wait long. If an import is interrupted, run it again.
 
     An import needs memory for the longest line of a file, and in the format `dive` for the ids in the file. In the
-    formats `shepherd` and `lango`, which have no lines, it needs memory for the longest message. A longer line or
-    message than 256 MiB is refused.
+    formats `shepherd` and `lango`, which have no lines, it needs memory for the longest message; in those of chat
+    products, `csv` and `openai` for the whole file. A longer line or message than 256 MiB is refused.
 
     Args:
         store: The store to import into.
@@ -161,7 +176,11 @@ _SESSIONS: Final = (".jsonl", PACKED)
 def _unknown(path: Path) -> str:
     if not path.is_file():
         return f"{path}: is not a file or folder: check the path"
-    return f"{path}: the format is unknown: give one of {', '.join(FORMATS)}"
+    return (
+        f"{path}: the format is unknown: give one of {', '.join(FORMATS)} ({plain.CSV}: with the columns role and "
+        f'content; {OPENAI}: with lines such as {{"messages": […]}}); for another, read the file in Python and store '
+        "its messages with Store.create(key, messages=[Message.from_openai(each) for each in …])"
+    )
 
 
 def export(
@@ -170,31 +189,33 @@ def export(
     format: str,
     *,
     keys: Sequence[str] = (),
-    user_id: str | None = None,
     everything: bool = False,
     descendants: bool = False,
     replace: bool = False,
     redact: Redact | None = redact_text,
     names: nanobot.Names = "nanobot",
     on_file: Callable[[Exported], None] | None = None,
+    limit: int | None = None,
+    **which: Unpack[lists.Filters],
 ) -> list[Exported]:
-    """Export sessions to files: some sessions, the sessions of a user, or all sessions.
+    """Export sessions to files: some sessions, those that match filters, or all sessions.
 
-    The format `jsonl` is a lossless backup: one file with all chosen sessions, live and expired, from one snapshot.
-    The format `openai` is one file with a line for each live session, for the fine-tuning of models. Every other format
+    The format `backup` is a lossless backup: one file with all chosen sessions, live and expired, from one snapshot.
+    The format `openai` is one file with a line for each live session, for the fine-tuning of models. `chatgpt` and
+    `open-webui` are one file with all live sessions and their alternatives, see `interchange.trees`. Every other format
     writes one file for each live session.
 
     Without `replace`, an existing file is never changed. If its content differs from the export, that is an error.
 
     Args:
         store: The store to export from.
-        to: The folder to write to; it is created if needed. For `jsonl` and `openai` also the path of a file that ends
-            with `.jsonl` or `.jsonl.gz`, or an open binary file. A backup is written to an open file after its snapshot
-            has ended, from a temporary file, so that a slow file or pipe keeps no transaction open.
+        to: The folder to write to; it is created if needed. For a format of `IN_ONE_FILE` also an open binary file, or
+            the path of a file: one that ends with `.json` for `chatgpt` and `open-webui`, with `.jsonl` or `.jsonl.gz`
+            for the others. A backup is written to an open file after its snapshot has ended, from a temporary file, so
+            that a slow file or pipe keeps no transaction open.
         format: The format to write, one of `writable()`.
         keys: The keys of the sessions to export.
-        user_id: Export all sessions of this user.
-        everything: Export all sessions, and as `jsonl` also the values of shared scopes.
+        everything: Export all sessions, and as `backup` also the values of shared scopes.
         descendants: Export the descendants of each chosen session too. Default: False.
         replace: Replace existing files. Default: False.
         redact: For `openai`: a function that replaces personal data and secrets in a text, or None for unchanged texts.
@@ -204,20 +225,26 @@ def export(
             (`telegram_1.jsonl`). With readable names, two keys can have the same name; then the second session is not
             exported.
         on_file: Called with each result when the session is finished.
+        limit: Export only this many sessions, the last updated ones.
+        **which: Export the sessions that match all of these filters of `Store.list_sessions`, except `expired`.
 
     Returns:
         A result for each session, and for each shared value that cannot be read. If a session cannot be exported, its
         result has an `error`, and the export continues with the next session.
 
     Raises:
-        InvalidFile: With `jsonl` and `openai`: the file exists with different content, or cannot be written.
-        ValueError: Not exactly one of `keys`, `user_id` and `everything` is given; or `format` cannot be written,
+        InvalidFile: With a format of `IN_ONE_FILE`: the file exists with different content, or cannot be written.
+        ValueError: Not exactly one of `keys`, `everything` and filters is given; or `format` cannot be written,
             or does not support an open file as `to`, a function of yours as `redact`, or `names`.
         DatabaseBusy: The database is busy.
         DatabaseUnavailable: The database cannot be reached.
     """
-    if sum((bool(keys), user_id is not None, everything)) != 1:
-        raise ValueError("give exactly one of keys, user_id and everything=True to choose the sessions to export")
+    format = _current_name(format)
+    if "expired" in which:
+        raise TypeError("exports cannot filter by expired: only backups include expired sessions")
+    filters: dict[str, Any] = {name: value for name, value in which.items() if value is not None}
+    if sum((bool(keys), bool(filters) or limit is not None, everything)) != 1:
+        raise ValueError("give exactly one of keys, filters such as user_id, and everything=True")
     chosen = FineTuning(redact) if format == OPENAI else _format_named(format)
     if format not in writable():
         raise ValueError(f"{format} can only be imported: export to one of {', '.join(writable())}")
@@ -229,7 +256,7 @@ def export(
         chosen = dataclasses.replace(_NANOBOT, write=partial(nanobot.write, names=names))
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
-    session_keys = keys or _keys(store, expired=chosen.exports_expired, user_id=user_id)
+    session_keys = keys or _keys(store, expired=chosen.exports_expired, limit=limit, **filters)
     if descendants and not everything:
         session_keys = list(dict.fromkeys(_with_descendants(store, session_keys, expired=chosen.exports_expired)))
     for each in chosen.export(store, session_keys, target, shared=everything, replace=replace):
@@ -245,10 +272,30 @@ def _with_descendants(store: Store, keys: Sequence[str], *, expired: bool) -> It
         yield from _keys(store, expired=expired, key_prefix=levels.below(key))
 
 
-def _keys(store: Store, *, expired: bool, **which: Any) -> list[str]:
+def _keys(store: Store, *, expired: bool, limit: int | None = None, **which: Any) -> list[str]:
+    if limit is not None:
+        return [info.key for info in _last_updated(store, limit, expired=None if expired else False, **which)]
     with store._context.snapshot(allow_replica=True) as connection:
         sessions = Filter(expired=None if expired else False, **which)
         return lists.keys(connection, store._context.moment(connection), sessions)
+
+
+def _last_updated(store: Store, limit: int, **which: Any) -> Iterator[SessionInfo]:
+    cursor = None
+    while limit > 0:
+        page = store.list_sessions(limit=min(limit, lists.MAX_PAGE), cursor=cursor, **which)
+        yield from page.items
+        limit -= len(page.items)
+        if (cursor := page.next) is None:
+            return
+
+
+def _current_name(format: str) -> str:
+    """Return the present name of a format; warn of an earlier name."""
+    if format != "jsonl":
+        return format
+    warnings.warn("the format jsonl is now called backup", DeprecationWarning, stacklevel=3)
+    return Backups.name
 
 
 def _format_named(format: str) -> Format | Backups:

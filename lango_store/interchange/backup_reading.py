@@ -9,10 +9,10 @@ from typing import Any, Final, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from lango_store.errors import InvalidFile, InvalidValue, quoted
-from lango_store.interchange.backup_writing import KINDS, VERSION, SessionDigest
+from lango_store.interchange.backup_writing import KINDS, SHARED_KINDS, VERSION, SessionDigest
 from lango_store.interchange.fidelity import STRICT
 from lango_store.interchange.pieces import BackupPiece, Outcome, Pieces, Writer
-from lango_store.rows import CHILDREN, SESSION, SHARED_VALUE, TABLES, Fields, Row, RowEncoder
+from lango_store.rows import CHILDREN, SESSION, TABLES, Fields, Row, RowEncoder
 from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 P = ParamSpec("P")
@@ -43,8 +43,8 @@ def read(path: object, lines: Iterable[bytes]) -> Iterator[BackupPiece]:
     for kind, value in file:
         if kind == "session":
             yield from _read_session(value, file, pieces, keys)
-        elif kind == "shared_value":
-            yield from _read_shared(value, file, pieces)
+        elif kind in SHARED_KINDS:
+            yield from _read_shared(kind, value, file, pieces)
         elif kind == "sessions" and value == len(keys):
             file.check_end()
             yield pieces.take()
@@ -83,15 +83,14 @@ def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -
     raise file.fault(f"session {quoted(key)} is cut off")
 
 
-def _read_shared(first: Fields, file: _File, pieces: Pieces) -> Iterator[BackupPiece]:
+def _read_shared(kind: str, value: Fields, file: _File, pieces: Pieces) -> Iterator[BackupPiece]:
     digest, encoder = SessionDigest(), RowEncoder()
-    kind, value = "shared_value", first
     seen: set[object] = set()
-    while kind == "shared_value":
-        row = file.checked(encoder.encode, SHARED_VALUE, value)
+    while (table := SHARED_KINDS.get(kind)) is not None:
+        row = file.checked(encoder.encode, table, value)
         file.check_unique(kind, row, seen)
         digest.add(kind, file.line)
-        yield from pieces.add_shared(file.number, row, len(file.line))
+        yield from pieces.add_shared(file.number, kind, row, len(file.line))
         kind, value = next(file, ("", {}))
     if file.line != digest.closing_shared():
         raise file.fault("the shared values are damaged or cut off: they do not match their digest")

@@ -1,9 +1,9 @@
 """Writing of backups.
 
-The first line is `{"lango_store":1,"schema":"0115"}`, the last line `{"sessions":N}`. A session has one line for its
+The first line is `{"lango_store":1,"schema":"0119"}`, the last line `{"sessions":N}`. A session has one line for its
 row, one line for each turn, message, payload, change, value, draft, inbox message, call and suspension, and a closing
-line with counts and a digest. A backup of the whole store continues with the shared values, which have a closing line
-too.
+line with counts and a digest. A backup of the whole store continues with the shared values and budgets, which have a
+closing line too.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import sqlalchemy as sa
 
 from lango_store.errors import DamagedMessage, LangoStoreError, SessionNotFound
-from lango_store.rows import CHILDREN, SHARED_VALUE, TABLES, Fields, RowEncoder, encode_time_text, transfer
+from lango_store.rows import CHILDREN, SHARED, TABLES, Fields, RowEncoder, encode_time_text, transfer
 from lango_store.tables import SCHEMA_REVISION
 
 VERSION: Final = 1
@@ -25,9 +25,12 @@ VERSION: Final = 1
 KINDS: Final = {described.stored.kind: table for table, described in TABLES.items()}
 """The tables by the name of their rows in a backup."""
 
+SHARED_KINDS: Final = {TABLES[table].stored.kind: table for table in SHARED}
+"""The tables with rows of scopes."""
+
 
 class SessionDigest:
-    """Counts and SHA-256 digest of the lines of a session, or of the shared values."""
+    """Counts and SHA-256 digest of the lines of a session, or of the rows of scopes."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(KINDS, 0)
@@ -46,8 +49,10 @@ class SessionDigest:
         return json_line({"end": end | {"sha256": self._sha256.hexdigest()}})
 
     def closing_shared(self) -> bytes:
-        """Return the line that closes the shared values."""
-        return json_line({"shared": {"values": self.counts["shared_value"], "sha256": self._sha256.hexdigest()}})
+        """Return the line that closes the rows of scopes."""
+        counts = {f"{kind.removeprefix('shared_')}s": self.counts[kind] for kind in SHARED_KINDS}
+        counts = {name: n for name, n in counts.items() if n or name == "values"}
+        return json_line({"shared": counts | {"sha256": self._sha256.hexdigest()}})
 
 
 def row_line(kind: str, fields: Fields) -> bytes:
@@ -127,19 +132,20 @@ def session_lines(connection: sa.Connection, key: str) -> Iterator[bytes]:
 
 
 def shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Iterator[bytes]:
-    """Yield the lines of the shared values, if any. Errors of damaged values are appended to `unread`."""
+    """Yield the lines of the shared values and budgets, if any. Errors of damaged rows are appended to `unread`."""
     digest, encoder = SessionDigest(), RowEncoder()
-    for row in transfer.shared_values(connection):
-        try:
-            if isinstance(row, DamagedMessage):
-                raise row
-            line = row_line("shared_value", encoder.encode_stored(SHARED_VALUE, row)[1])
-        except DamagedMessage as error:
-            unread.append(error)
-        else:
-            digest.add("shared_value", line)
-            yield line
-    if digest.counts["shared_value"]:
+    for kind, table in SHARED_KINDS.items():
+        for row in transfer.shared_rows(connection, table):
+            try:
+                if isinstance(row, DamagedMessage):
+                    raise row
+                line = row_line(kind, encoder.encode_stored(table, row)[1])
+            except DamagedMessage as error:
+                unread.append(error)
+            else:
+                digest.add(kind, line)
+                yield line
+    if any(digest.counts.values()):
         yield digest.closing_shared()
 
 

@@ -1,4 +1,4 @@
-"""The backup format `jsonl`: one lossless file with any number of sessions."""
+"""The format `backup`: one lossless file with any number of sessions."""
 
 import pickle
 import shutil
@@ -26,9 +26,9 @@ _BEGINNING: Final = b'{"lango_store":'
 
 
 class Backups:
-    """The lossless format `jsonl`. An export is one file, written from one snapshot."""
+    """The lossless format `backup`. An export is one file, written from one snapshot."""
 
-    name = "jsonl"
+    name = "backup"
     exports_expired = True
     is_writable = True
 
@@ -94,11 +94,15 @@ class Backups:
 def export_to(
     to: Path | BinaryIO, name: str, write: Callable[[BinaryIO], Iterator[Exported]], *, replace: bool
 ) -> Iterator[Exported]:
-    """Write one file: `to` itself if it is open or has the suffix of a backup, otherwise `name` in the folder `to`."""
+    """Write one file: `to` itself if it is open or has the suffix of `name`, otherwise `name` in the folder `to`.
+
+    The suffix of a packed file is allowed instead of `.jsonl`.
+    """
     if not isinstance(to, Path):
         yield from list(write(to))
         return
-    path = to if to.suffix in _SUFFIXES and not to.is_dir() else to / name
+    suffix = Path(name).suffix
+    path = to if to.suffix in (_SUFFIXES if suffix in _SUFFIXES else (suffix,)) and not to.is_dir() else to / name
     before = files.state(path) if path.is_file() else None
     with files.atomic_writer(path, replace=replace) as file:
         done = list(write(file))

@@ -40,10 +40,10 @@ class CopyReport(Value):
         copied: The number of copied sessions.
         already_there: The number of sessions that already exist in the target with equal content.
         messages: The number of messages in the copied sessions.
-        values: The number of copied shared values.
+        values: The number of copied shared values, and of rows of budgets.
         differing: The keys of sessions that exist in the target with different content. They were not changed.
-        differing_values: Scope and name of each shared value that exists in the target with a different value. These
-            values were not changed.
+        differing_values: Scope and name of each shared value or budget that exists in the target with another value.
+            These were not changed.
         failed: The sessions and shared values that could not be copied, each with the reason.
         missing: The data that a salvage could not read.
         seconds: The duration, in seconds.

@@ -2,6 +2,16 @@
 
 Data without a field of ours is stored in the `extra["dive"]` of a turn or a message, as described in `fidelity`. The
 `extra["dive"]` of the session holds the whole `header`.
+
+Both formats are read: the first, in which a compaction replaced all events, and the current one. An event becomes a
+turn with its id, usage and metadata; content blocks are stored unchanged. A last line that is cut off, and lines of an
+unknown type, are skipped and reported. Any other bad line is an error, and nothing of the file is imported.
+
+An imported session is exported equal as JSON, with nanoseconds and suspended calls. A message outside a turn is written
+as a separate event. Dive's files cannot hold `author`, `name`, agent, user, model, settings, tool definitions, token
+counts of messages and the TTL. Messages that were appended while a summary was made are written after the compaction,
+because Dive shows a model only the last compaction and what follows. `/`, `\\` and `..` in a key are percent-escaped in
+the file name.
 """
 
 import json

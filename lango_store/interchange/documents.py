@@ -1,4 +1,4 @@
-"""Reading of a file with one JSON object that has a large array: the items of the array are read one by one."""
+"""Reading of a JSON file with a large array, by itself or in an object: its items are read one by one."""
 
 import codecs
 import json
@@ -43,6 +43,17 @@ def read_members(file: BinaryIO, array: str) -> Iterator[tuple[str, Any]]:
         raise NotJson("is not JSON (Extra data after the object)")
 
 
+def read_items(file: BinaryIO, levels: int = LEVELS) -> Iterator[Any]:
+    """Yield the items of the array in a file, or the value if it is not an array.
+
+    Raises ValueError if the file is not JSON, or has a value that cannot be stored or has more levels.
+    """
+    text = _Text(file, levels)
+    yield from _items(text) if text.next() == "[" else (text.value(),)
+    if text.next():
+        raise NotJson("is not JSON (Extra data after the value)")
+
+
 def _items(text: "_Text") -> Iterator[Any]:
     text.take("[")
     end = text.take("]") if text.next() == "]" else ""
@@ -54,8 +65,8 @@ def _items(text: "_Text") -> Iterator[Any]:
 class _Text:
     """The text of a file, of which only the current value is in memory."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, levels: int = LEVELS) -> None:
+        self._file, self._levels = file, levels
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._text = ""
         self._position = 0
@@ -91,7 +102,7 @@ class _Text:
         """Take and return the next value."""
         self.next()
         while True:
-            with json_errors(LEVELS):
+            with json_errors(self._levels):
                 try:
                     value, end = _decode(self._text, self._position)
                 except json.JSONDecodeError:  # perhaps because the value continues in the file
@@ -100,6 +111,6 @@ class _Text:
                     raise
             if end < len(self._text) or not self._read():  # the digits of a number may continue
                 break
-        check_levels(value, self._text, self._position, end)
+        check_levels(value, self._text, self._position, end, self._levels)
         self._position = end
         return value

@@ -30,6 +30,14 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Branch:
+    """Messages that replace the log after its first `kept` messages; what they replace is kept as an alternative."""
+
+    kept: int
+    messages: list[Message]
+
+
+@dataclass(frozen=True)
 class Skipped:
     """A line of a file that could not be read, or could not be stored unchanged.
 
@@ -79,7 +87,11 @@ class SessionDraft:
     `fields` are keyword arguments of `Store.create`, except key, TTL and messages. `extra` holds data of the other
     system that has no column, under the system's name; it is stored as a value of the session. An export sets
     `summarized_upto`, the last seq that a compaction removed from the window, and `records`, the number of records,
-    which `parts` leaves out. `suspensions` holds the states of the suspensions that have no answer.
+    which `parts` leaves out. `suspensions` holds the states of the suspensions that have no answer. `branches` follow
+    the parts in the order in which they were written; `log` is then what the last one left.
+
+    An export sets `tree`, which reads all messages and records, also those of alternatives: each after the one that it
+    follows, with the `seq` of that one, and the `seq` of the last one that is shown. Both are 0 if there is none.
     """
 
     key: str
@@ -93,7 +105,9 @@ class SessionDraft:
     records: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
     suspensions: list[Any] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
     log: Iterable[Message] | None = None
+    tree: Callable[[], tuple[list[tuple[Message, int]], int]] = lambda: ([], 0)
 
     @property
     def messages(self) -> Iterable[Message]:

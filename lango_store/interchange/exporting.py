@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from lango_store import Message, MessageRole, SessionFields
 from lango_store._operations.session import values
+from lango_store._rooms.alternatives import reading
 from lango_store._rooms.tool_calls import suspensions
 from lango_store.interchange.draft import Part, Reread, SessionDraft
 from lango_store.rows import MESSAGE, MESSAGE_COLUMNS, TURN, Moment, Pages, as_stored, decode_time, mapping, turn_json
@@ -30,6 +31,7 @@ def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Sess
         key=key,
         parts=Reread(lambda: _parts(connection, key)),
         log=Reread(lambda: log(connection, key)),
+        tree=lambda: reading.tree(connection, key),
         fields={name: value for name, value in fields.items() if value not in (None, {}, [])},
         created_at=info.created_at,
         updated_at=info.updated_at,
@@ -38,7 +40,7 @@ def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Sess
         forked_from=info.forked_from,
         records=info.record_count,
         extra={system: extra.get("extra")} if extra.get("key") == key else {},
-        suspensions=[each.state for each in suspensions.read(connection, now, key) if each.answered_at is None],
+        suspensions=[each.state for each in suspensions.read(connection, now, key) if each.is_open_question],
     )
 
 

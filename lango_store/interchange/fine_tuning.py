@@ -2,6 +2,13 @@
 
 A line has the window of the session, as a model sees it. It follows OpenAI's rules: results follow their calls, the
 last message is an answer of the assistant, no content is empty, and only users show images.
+
+`developer` becomes `system`, `model` becomes `assistant`, and `function` becomes `tool`. Records, empty messages and
+reasoning are left out. A `sent` is written instead of the content, several text blocks become one text, and large
+strings are written in full. A missing result becomes a sentence that says so, unless the line ends with the call; a
+result without a call is left out. Calls get new ids. Functions in the `tools` of the session, in OpenAI's or
+Anthropic's form, become the `tools` of the line. Images that are not kept, audio and files become a text such as
+`[audio/wav attachment]`, and are left out of messages of the assistant.
 """
 
 import json
@@ -36,7 +43,7 @@ _NO_OUTPUT: Final = "(no output)"
 
 
 class FineTuning:
-    """The format `openai`, which can only be written."""
+    """The format `openai`, as it is written. `plain` reads it."""
 
     exports_expired = False
 

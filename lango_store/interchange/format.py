@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, BinaryIO, ClassVar, Final
 
@@ -9,12 +11,12 @@ import sqlalchemy as sa
 from pydantic import BeforeValidator, Field, computed_field
 
 from lango_store import UNSET
-from lango_store._connections.context import Context
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound, quoted
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import SessionDraft, Skipped
 from lango_store.interchange.files import state
 from lango_store.interchange.pieces import ROWS, Outcome, Pause
+from lango_store.interchange.source import check_unchanged
 from lango_store.rows import Value
 from lango_store.store import Store
 
@@ -129,15 +131,14 @@ class Format:
         skipped: list[Skipped] = []
         pause = Pause(context)
         try:
-            drafts = list(self.read(path, skipped))
-            for draft in drafts if len(drafts) > 1 else ():
-                importing.check(draft, context.clock_time())
-            while drafts:
+            drafts = self._checked(path, skipped, context.clock_time)
+            draft = next(drafts, None)
+            while draft is not None:
                 with context.snapshot() if dry_run else context.transaction() as connection:
                     done: list[Outcome] = []
-                    while drafts and sum(each.messages for each in done) < ROWS:
-                        done.append(_import_draft(context, connection, drafts[0], planned))
-                        del drafts[0]
+                    while draft is not None and sum(each.messages for each in done) < ROWS:
+                        done.append(_import_draft(store, connection, draft, planned))
+                        draft = next(drafts, None)
                 for outcome in done:  # counted after the commit
                     count(report, outcome)
                 pause.after_batch()
@@ -145,6 +146,22 @@ class Format:
             report.error = str(error)
         report.skipped = sorted(skipped, key=lambda each: (each.line, each.reason))
         return report
+
+    def _checked(self, path: Path, skipped: list[Skipped], now: Callable[[], datetime]) -> Iterator[SessionDraft]:
+        """Yield the sessions of a file. If there are several, all are checked first, and then read again.
+
+        So a file that does not fit into memory is imported, and one with an invalid session is not written in part.
+        """
+        before = state(path)
+        drafts = iter(self.read(path, skipped))
+        first = list(islice(drafts, 2))
+        if len(first) < 2:
+            yield from first
+            return
+        for draft in chain(first, drafts):
+            importing.check(draft, now())
+        check_unchanged(path, before)
+        yield from self.read(path, [])
 
     def export(
         self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, shared: bool = False, replace: bool = False
@@ -155,7 +172,7 @@ class Format:
         second one is not exported.
         """
         if not isinstance(to, Path):
-            raise ValueError(f"{self.name} writes a file for each session: give a folder, or export as jsonl")
+            raise ValueError(f"{self.name} writes a file for each session: give a folder, or export as backup")
         before = {path: state(path) for path in to.iterdir() if path.is_file()} if to.is_dir() else {}
         replaceable = {*before} if replace else set()
         for key in keys:
@@ -170,13 +187,26 @@ class Format:
                 yield Exported(key=key, error=error.fact)
 
 
-def _import_draft(
-    context: Context, connection: sa.Connection, draft: SessionDraft, planned: set[str] | None
-) -> Outcome:
+def _append_branches(store: Store, draft: SessionDraft) -> int:
+    """Append the branches of a draft that was imported; return the number of their messages."""
+    conversation = store.conversation(draft.key)
+    seqs = [message.seq for message in conversation.all_messages()]
+    for branch in draft.branches:
+        after = seqs[branch.kept - 1] if branch.kept else 0
+        stored = conversation.append_messages(branch.messages, replace_after=after, keep=True)
+        seqs[branch.kept :] = [message.seq for message in stored]
+    return sum(len(branch.messages) for branch in draft.branches)
+
+
+def _import_draft(store: Store, connection: sa.Connection, draft: SessionDraft, planned: set[str] | None) -> Outcome:
+    context = store._context
     now = context.now(connection)
     if planned is None:
         ttl = context.ttl(draft.key, UNSET)
         messages = importing.import_draft(connection, now, draft, ttl=ttl, encode=context.batch)
+        if messages is not None and draft.branches:
+            messages += _append_branches(store.using(connection), draft)
+            importing.set_times(connection, now, draft)
     else:
         messages = importing.dry_run(connection, now, draft, planned)
     if messages is not None:

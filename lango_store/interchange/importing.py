@@ -2,7 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -69,6 +71,11 @@ class _Rows:
         self._ids: set[tuple[sa.Table, str]] = set()
         self._digests: set[str] = set()
         self.counters: Row = dict.fromkeys(_COUNTERS, 0) | {"summary_turn": None} | dict(counters)
+
+    @property
+    def written(self) -> int:
+        """The number of messages and records, after the last batch."""
+        return int(self.counters["message_count"] + self.counters["record_count"])
 
     def batches(self) -> Batches:
         """Yield the rows of turns, changes, messages and payloads, as many as one statement should write."""
@@ -180,16 +187,21 @@ def import_draft(
     rows = _Rows(draft, now, encode)
     _insert(connection, rows)
     fields = {
-        "created_at": draft.created_at or now,
-        "updated_at": draft.updated_at or now,
         "last_consolidated": draft.last_consolidated,
         "forked_from": encode_session({"forked_from": draft.forked_from})["forked_from"],
     }
     sessions.change(connection, draft.key, fields | rows.counters)
+    set_times(connection, now, draft)
     values.write(connection, now, draft.key, extra)
     for new in _suspensions(draft):
         suspensions.suspend(connection, now, new)
-    return int(rows.counters["message_count"])
+    return rows.written
+
+
+def set_times(connection: sa.Connection, now: datetime, draft: SessionDraft) -> None:
+    """Give a session the times of its draft."""
+    times = {"created_at": draft.created_at or now, "updated_at": draft.updated_at or now}
+    sessions.change(connection, draft.key, times)
 
 
 def extend(
@@ -237,9 +249,10 @@ def check(draft: SessionDraft, now: datetime) -> int:
     encode_session(draft.fields | {"forked_from": draft.forked_from})
     _encode_extra(draft)
     _suspensions(draft)
-    rows = _Rows(draft, now, Batch)
+    branches = [Part(each.messages) for each in draft.branches]
+    rows = _Rows(replace(draft, parts=chain(draft.parts, branches)) if branches else draft, now, Batch)
     deque(rows.batches(), maxlen=0)
-    return int(rows.counters["message_count"])
+    return rows.written
 
 
 def is_stored(log: Iterable[Message], draft: SessionDraft) -> bool:

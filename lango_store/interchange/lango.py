@@ -2,6 +2,11 @@
 
 Columns without a field of ours, and exact texts such as times with nanoseconds and UTC offsets, are stored in the
 `extra["lango"]` of the session or the message.
+
+Sessions and messages are read with key, agent, model, metadata, author and tool calls, whose `input` and `output`
+remain text, from a copy of the database with its write-ahead log. Other tables are not imported. lango compares times
+as text, so its order can differ if times have different UTC offsets. A message with an unknown role is stored as `user`
+and reported.
 """
 
 import shutil

@@ -5,6 +5,14 @@ blank lines and ends with a newline, and its metadata line, with both times, and
 Times without a time zone are local; their text is stored unchanged. The `extra["nanobot"]` of a session holds its
 `key`, `generation`, `stem` (the file name without suffix), `metadata` line and `provider_state` line. `texts` holds the
 text of a line that differs from the text that this generation of nanobot would write.
+
+The key is read from the metadata line of a file, or derived from the file name. Fields without a column are stored in
+the `extra` of the message; `last_consolidated` (or `last_archived`, if it differs), `metadata` and the `title` in it
+become fields of the session. A line that cannot be read is skipped and reported; if no line can be read, no session is
+created. A message with an unknown role is stored as `user`, and exported with its role. A `.jsonl` file without a
+session is an error; other files of an unknown format are skipped. New sessions are exported under the base64 names of
+nanobot 0.3.5, or with `names="readable"` under those of 0.2 and the Go port; if two keys have one readable name, the
+second is reported and not exported.
 """
 
 import json
@@ -279,7 +287,8 @@ def _metadata_line(draft: SessionDraft, imported: dict[str, Any], raw: dict[str,
         line["key"] = draft.key
     if moment(imported.get("created_at"), local=True) is None:
         line["created_at"] = style.stamp(draft.created_at) if draft.created_at else None
-    if draft.updated_at is not None and moment(raw.get("updated_at"), local=True) != draft.updated_at:
+    is_known = bool(imported) and moment(raw.get("updated_at"), local=True) == draft.updated_at
+    if draft.updated_at is not None and not is_known:
         line["updated_at"] = style.stamp(draft.updated_at)
     metadata = metadata_out(draft.fields, imported)
     if metadata != metadata_of(imported) or not isinstance(line.get("metadata", {}), dict):

@@ -13,12 +13,11 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store.errors import DamagedMessage, InvalidValue
-from lango_store.interchange.backup_writing import SessionDigest, row_line
+from lango_store.interchange.backup_writing import KINDS, SessionDigest, row_line
 from lango_store.rows import (
     CHILDREN,
     MESSAGE,
     SESSION,
-    SHARED_VALUE,
     TABLES,
     Row,
     RowEncoder,
@@ -48,12 +47,12 @@ class Outcome:
 
 @dataclass
 class BackupPiece:
-    """Rows by table name, the sessions that end in this piece, and shared values with their line numbers."""
+    """Rows by table name, the sessions that end in this piece, and rows of scopes with their line numbers."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     ended: list[tuple[str, int, bytes]] = field(default_factory=list)
     """The key of each session, its number of messages, and its closing line in a file."""
-    shared: list[tuple[int, Row]] = field(default_factory=list)
+    shared: list[tuple[int, str, Row]] = field(default_factory=list)
     is_whole: bool = True
     """False if the last session continues in the next piece."""
 
@@ -85,9 +84,9 @@ class Pieces:
             self._is_cut = False
             yield self.take()
 
-    def add_shared(self, line: int, row: Row, size: int) -> Iterator[BackupPiece]:
-        """Add a shared value. Yields the piece if it has reached the usual size."""
-        self._piece.shared.append((line, row))
+    def add_shared(self, line: int, kind: str, row: Row, size: int) -> Iterator[BackupPiece]:
+        """Add a row of a scope. Yields the piece if it has reached the usual size."""
+        self._piece.shared.append((line, kind, row))
         self._count(size)
         if self._rows >= ROWS or self._bytes >= BYTES:
             yield self.take()
@@ -135,8 +134,8 @@ class Writer:
                 state = "already there" if stored.get(key) == expected[key] else "collided"
             yield Outcome(key, state, messages)
         self._new -= {key for key, _, _ in piece.ended}
-        for line, row in piece.shared:
-            yield Outcome(row["scope"], self._write_shared(row), name=row["name"], line=line)
+        for line, kind, row in piece.shared:
+            yield Outcome(row["scope"], self._write_shared(KINDS[kind], row), name=row["name"], line=line)
 
     def _insert_sessions(self, rows: list[Row]) -> set[str]:
         if self._planned is None:
@@ -146,14 +145,14 @@ class Writer:
         self._planned |= new
         return new
 
-    def _write_shared(self, row: Row) -> State:
-        existing = transfer.shared_value(self._connection, row["scope"], row["name"])
+    def _write_shared(self, table: sa.Table, row: Row) -> State:
+        existing = transfer.shared_row(self._connection, table, row["scope"], row["name"])
         if existing is None:
             if self._planned is None:
-                transfer.insert(self._connection, SHARED_VALUE, [row])
+                transfer.insert(self._connection, table, [row])
             return "imported"
         try:
-            same = RowEncoder().encode(SHARED_VALUE, decode_row(SHARED_VALUE, existing)) == row
+            same = RowEncoder().encode(table, decode_row(table, existing)) == row
         except (DamagedMessage, InvalidValue):
             same = False
         return "already there" if same else "collided"

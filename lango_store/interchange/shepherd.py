@@ -3,6 +3,10 @@
 The session key is `shepherd:` and the provider. The `extra["shepherd"]` of the session holds the members of the file
 except messages and indices; that of a message holds data without a field of ours, as described in `fidelity`. Times
 without a time zone are local.
+
+An unchanged session is exported byte for byte. `tool_calls_json` becomes tool calls if it has OpenAI's form, and is
+stored as text otherwise. Every message has the time at which the file was saved. Any session can be exported, as its
+log; if it did not come from Shepherd, its key is written as the provider.
 """
 
 import json

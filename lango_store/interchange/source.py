@@ -23,13 +23,14 @@ def reading_unchanged(path: Path, before: object = None) -> Iterator[BinaryIO]:
     `before` is an earlier `state` of the file; by default the state at the start.
     """
     before = before or state(path)
-    _check_unchanged(path, before)
+    check_unchanged(path, before)
     with reading(path) as file:
         yield file
-    _check_unchanged(path, before)
+    check_unchanged(path, before)
 
 
-def _check_unchanged(path: Path, before: object) -> None:
+def check_unchanged(path: Path, before: object) -> None:
+    """Raise `InvalidFile` if a file has changed since `before`."""
     if state(path) != before:
         raise InvalidFile(path, "was changed while it was read: stop the writer, then import again")
 

@@ -78,6 +78,18 @@ def test_command_fails_if_a_session_collides_or_a_row_is_left_out(url: str, file
     assert "1 rows left out" in done.stdout
 
 
+@pytest.mark.one_database
+def test_command_creates_a_missing_file_but_not_for_a_dry_run(file: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    words = ("adopt", f"sqlite:///{file}", "--to", f"sqlite:///{new}")
+    assert run(*words, "--dry-run").returncode == 2
+    assert run(*words, "--from", "langchain").returncode == 2
+    assert not new.exists()
+    assert run(*words).returncode == 0
+    with Store(f"sqlite:///{new}") as store:
+        assert store.exists("a")
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [

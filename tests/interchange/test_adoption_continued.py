@@ -139,11 +139,12 @@ def test_items_of_an_adopted_turn_follow_without_a_second_turn(store: Store, sou
     assert contents(store, "a") == ["1", "2"]
 
 
-def test_turn_whose_usage_cannot_be_stored_keeps_its_messages(store: Store, source: Source) -> None:
+@pytest.mark.parametrize("levels", [200, 2_000, 100_000])  # one more than can be stored; Python 3.14 decodes the second
+def test_turn_whose_usage_cannot_be_stored_keeps_its_messages(store: Store, source: Source, levels: int) -> None:
     source.add("a", asked("1"))
     source.execute("INSERT INTO message_structure VALUES (NULL, 'a', 1, 'main', 1, 1)")
     columns = "(session_id, branch_id, user_turn_number, requests, input_tokens_details)"
-    deep = "[" * 2000 + "]" * 2000
+    deep = "[" * levels + "]" * levels
     source.execute(f"INSERT INTO turn_usage {columns} VALUES ('a', 'main', ?, ?, ?)", (1, b"x", None), (7, 1, deep))
     source.execute(f"INSERT INTO turn_usage {columns} VALUES ('a', 'main', 8, x'00', NULL)")
     for state, count in (("imported", 2), ("already there", 2)):

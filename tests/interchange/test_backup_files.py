@@ -39,12 +39,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_backup_is_one_file_with_live_and_expired_sessions(source: Store, target: Store, folder: Path) -> None:
     fill(source)
-    done = export(source, folder, "jsonl", everything=True)
+    done = export(source, folder, "backup", everything=True)
     (path,) = (folder).iterdir()
     assert {each.path for each in done} == {str(path)}
     assert {each.key for each in done} == all_rows(source).keys()
     (report,) = import_path(target, folder)
-    assert (report.format, report.sessions, report.error) == ("jsonl", 3, None)
+    assert (report.format, report.sessions, report.error) == ("backup", 3, None)
     assert report.messages == len(ODD_TEXTS) + 2
     assert all_fields(target) == all_fields(source)
     assert exported(target) == exported(source)
@@ -57,7 +57,7 @@ def test_backup_is_one_file_with_live_and_expired_sessions(source: Store, target
 def test_backup_of_single_session_has_a_fixed_file_name(source: Store, target: Store, folder: Path) -> None:
     for key in ("../../etc/passwd", "b"):
         source.create(key, messages=messages(1))
-    (done,) = export(source, folder, "jsonl", keys=["../../etc/passwd"])
+    (done,) = export(source, folder, "backup", keys=["../../etc/passwd"])
     assert [str(path) for path in folder.iterdir()] == [done.path]
     assert import_path(target, folder)[0].keys == ["../../etc/passwd"]
 
@@ -65,7 +65,7 @@ def test_backup_of_single_session_has_a_fixed_file_name(source: Store, target: S
 @pytest.mark.parametrize("rest", [b"\xff\xfe", b"\n\n \n\x80", b"more", b'{"sessions":0}\n'])
 def test_backup_with_bytes_after_last_line_is_refused(source: Store, target: Store, folder: Path, rest: bytes) -> None:
     source.create("a", messages=messages(2))
-    export(source, folder, "jsonl", everything=True)
+    export(source, folder, "backup", everything=True)
     path = folder / backups.FILE_NAME
     path.write_bytes(path.read_bytes() + rest)
     (report,) = import_path(target, folder)
@@ -76,7 +76,7 @@ def test_backup_with_bytes_after_last_line_is_refused(source: Store, target: Sto
 def test_dry_run_reports_what_an_import_does_and_writes_nothing(source: Store, target: Store, folder: Path) -> None:
     for key in ("a", "b", "c"):
         source.create(key, messages=messages(2))
-    export(source, folder, "jsonl", everything=True)
+    export(source, folder, "backup", everything=True)
     import_path(target, folder)
     target.delete("a")
     target.append_message("b", message())
@@ -108,7 +108,7 @@ def imported(store: Store, lines: Iterable[bytes]) -> list[Outcome]:
 
 def test_backup_has_drafts_and_inbox_but_no_lease(source: Store, target: Store, folder: Path) -> None:
     stored = stream_and_enqueue(source)
-    export(source, folder, "jsonl", everything=True)
+    export(source, folder, "backup", everything=True)
     (report,) = import_path(target, folder)
     assert (report.keys, report.error) == (["k"], None)
     assert_waiting(target, stored)
@@ -118,7 +118,7 @@ def test_backup_has_drafts_and_inbox_but_no_lease(source: Store, target: Store, 
 def test_export_includes_sessions_with_drafts_of_turns_with_generated_ids(source: Store, folder: Path) -> None:
     for number in range(30):
         source.open(f"k{number}").turn().begin().write("half")
-    assert [each.error for each in export(source, folder, "jsonl", everything=True)] == [None] * 30
+    assert [each.error for each in export(source, folder, "backup", everything=True)] == [None] * 30
 
 
 def test_backup_lines_are_standard_json(source: Store) -> None:
@@ -146,7 +146,7 @@ def test_backup_restores_any_value_unchanged(values: list[object]) -> None:
 
 def test_file_cut_to_any_length_is_refused(source: Store, folder: Path, make_sqlite: MakeDatabase) -> None:
     source.create("a", messages=messages(1))
-    export(source, folder, "jsonl", everything=True)
+    export(source, folder, "backup", everything=True)
     path = folder / backups.FILE_NAME
     whole = path.read_bytes()
     with Store(make_sqlite()) as target:
@@ -189,7 +189,7 @@ def test_file_with_any_character_changed_is_refused(source: Store, make_sqlite: 
 def export_of_20(source: Store, folder: Path) -> Path:
     for number in range(20):
         source.create(f"k{number:02}", messages=messages(3))
-    export(source, folder, "jsonl", everything=True)
+    export(source, folder, "backup", everything=True)
     return folder / backups.FILE_NAME
 
 

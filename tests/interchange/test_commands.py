@@ -112,7 +112,7 @@ def test_import_and_export_print_a_summary(home: Any) -> None:
     assert (done.stdout, done.stderr) == ("exported 1 session to out, 0 unchanged, 0 failed\n", "")
 
 
-@pytest.mark.parametrize("format", ["jsonl", "nanobot", "dive", "shepherd"])
+@pytest.mark.parametrize("format", ["backup", "nanobot", "dive", "shepherd", "open-webui"])
 def test_export_with_replace_overwrites_existing_files(home: Any, format: str) -> None:
     home("import", str(CONVERSATION))
     nightly = ("export", "--all", "--to", "backup", "--format", format)
@@ -145,7 +145,7 @@ def test_plain_and_gzipped_backup_files_can_be_imported(home: Any, make_sqlite: 
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
     for damaged in (packed.read_bytes()[:-20], packed.read_bytes()[:40] + b"xx" + packed.read_bytes()[42:], b"no"):
         Path("damaged.jsonl.gz").write_bytes(damaged)
-        done = home("import", "damaged.jsonl.gz", "--format", "jsonl", "--url", make_sqlite())
+        done = home("import", "damaged.jsonl.gz", "--format", "backup", "--url", make_sqlite())
         assert done.returncode == 1
         assert "damaged.jsonl.gz" in done.stderr
 

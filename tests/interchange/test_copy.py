@@ -14,6 +14,7 @@ from support.waiting import assert_waiting, stream_and_enqueue
 
 from lango_store import Store
 from lango_store._operations import paging
+from lango_store._operations.session_tables import CHILDREN
 from lango_store.interchange import copying
 from lango_store.interchange.copying import copy
 
@@ -137,7 +138,7 @@ def test_killed_copy_can_be_continued(source: Store, target: Store, writes: int)
     assert all(expected[key] == rows for key, rows in halfway.items())
     report = copy(source, target)
     assert (report.copied, report.already_there) == (20 - len(halfway), len(halfway))
-    assert len(halfway) == (writes - 1) // 8 * 5  # whole batches, which insert into eight tables after the sessions
+    assert len(halfway) == (writes - 1) // len(CHILDREN) * 5  # whole batches, which insert into each of these tables
     assert all_fields(target) == expected
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.commands import run, run_process
 from support.drafts import draft
-from support.factories import messages
+from support.factories import message, messages
 from support.paths import DATA
 
 from lango_store import InvalidFile, Store, interchange
@@ -34,6 +36,13 @@ def test_export_selects_sessions_by_key_user_or_all(opened: Store, tmp_path: Pat
     assert exported(keys=["k:2", "k:0"]) == ["k:2", "k:0"]
     assert exported(user_id="ann") == ["k:1", "k:2"]
     assert exported(everything=True) == ["k:0", "k:1", "k:2"]
+    assert exported(key_prefix="k:", updated_before=clock.time) == ["k:0", "k:1", "k:2"]
+    opened.append_message("k:1", message())
+    assert exported(updated_since=clock.time) == ["k:1"]
+    assert exported(limit=2, user_id="ann") == ["k:1", "k:2"]
+    assert exported(limit=1) == ["k:1"]
+    with pytest.raises(TypeError, match="expired"):
+        exported(expired=True)
     with pytest.raises(ValueError, match="give exactly one of keys"):
         exported()
     with pytest.raises(ValueError, match="give exactly one of keys"):
@@ -88,7 +97,7 @@ def test_only_one_concurrent_export_to_a_file_succeeds(
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o600), (0o277, 0o400)])
-@pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])
+@pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "backup"])
 def test_exported_files_are_readable_by_owner_only(
     opened: Store, tmp_path: Path, format: str, umask: int, mode: int
 ) -> None:
@@ -111,13 +120,13 @@ def test_unwritable_folder_raises_store_error(opened: Store, tmp_path: Path) -> 
 def test_unfinished_export_cannot_be_imported(opened: Store, tmp_path: Path) -> None:
     out = tmp_path / "out"
     opened.create("k")
-    interchange.export(opened, out, "jsonl", keys=["k"])
+    interchange.export(opened, out, "backup", keys=["k"])
     done = out / "lango_store.jsonl"
     with atomic_writer(out / "next.jsonl") as file:
         file.write(done.read_bytes()[:-5])
         file.flush()
         assert len(list(out.iterdir())) == 2
-        assert interchange.files_of(out) == [(done, "jsonl")]
+        assert interchange.files_of(out) == [(done, "backup")]
 
 
 def test_export_refuses_a_format_that_can_only_be_imported(opened: Store, given: Any) -> None:
@@ -133,7 +142,7 @@ def test_backup_to_a_pipe_holds_no_connection_while_its_reader_waits(opened: Sto
 
     def write() -> list[interchange.Exported]:
         with os.fdopen(writer, "wb") as file:
-            return interchange.export(opened, file, "jsonl", everything=True)
+            return interchange.export(opened, file, "backup", everything=True)
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(write)
@@ -142,5 +151,38 @@ def test_backup_to_a_pipe_holds_no_connection_while_its_reader_waits(opened: Sto
             assert opened.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
             backup = beginning + file.read()
         assert [each.error for each in running.result()] == [None, None]
-    interchange.export(opened, tmp_path / "a.jsonl", "jsonl", everything=True)
+    interchange.export(opened, tmp_path / "a.jsonl", "backup", everything=True)
     assert backup == (tmp_path / "a.jsonl").read_bytes()
+
+
+def test_earlier_name_of_the_backup_format_works_with_a_notice(opened: Store, tmp_path: Path) -> None:
+    opened.create("k")
+    with pytest.warns(DeprecationWarning, match="now called backup"):
+        interchange.export(opened, tmp_path, "jsonl", everything=True)
+    with pytest.warns(DeprecationWarning, match="backup"):
+        (report,) = interchange.import_path(opened, tmp_path, format="jsonl")
+    assert (report.format, report.already_there) == ("backup", ["k"])
+
+
+def test_earlier_name_of_the_backup_format_is_an_option_with_a_notice(url: str, tmp_path: Path) -> None:
+    with Store(url) as store:
+        store.create("k")
+    for words in (("export", "--all", "--to", str(tmp_path)), ("import", str(tmp_path))):
+        done = run(*words, "--format", "jsonl", "--url", url)
+        assert (done.returncode, "notice: --format jsonl is now called --format backup" in done.stderr) == (0, True)
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_export_that_ends_by_a_signal_leaves_no_file(url: str, tmp_path: Path, number: signal.Signals) -> None:
+    with Store(url) as store:
+        store.open("k", messages=[message("Hello"), message("Hi", role="assistant")])
+    (tmp_path / "ending.py").write_text(
+        # To this thread: another one could receive a signal of os.kill, and this one would continue.
+        f"import os, signal\ndef end(text):\n    print(os.listdir('out'))\n    signal.raise_signal({int(number)})\n"
+    )
+    words = ("export", "--all", "--format", "openai", "--to", "out", "--redact", "ending:end", "--url", url)
+    done = run_process(*words, folder=tmp_path)
+    assert ".lango-" in done.stdout  # the file was begun
+    assert done.returncode == 128 + number, done
+    assert [*(tmp_path / "out").iterdir()] == []

@@ -151,8 +151,11 @@ def comes_in_whole_or_not_at_all(store: Store, path: Path, name: str, seed: int,
         counted = connection.execute(
             sa.text("SELECT count(*), coalesce(sum(message_count + record_count), 0) FROM lango_session")
         ).one()
-        messages = connection.execute(sa.text("SELECT count(*) FROM lango_message")).scalar()
-    assert (counted[0], counted[1]) == (report.sessions, messages) == (len(report.keys), report.messages)
+        tables = ("lango_message", "lango_alternative_message")
+        logged, aside = (connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar_one() for table in tables)
+    assert (counted[0], counted[1]) == (report.sessions, logged)
+    counts = logged if name == "backup" else logged + aside  # a report on a tree has the messages of all its branches
+    assert (report.sessions, counts) == (len(report.keys), report.messages)
     if report.error:
         assert report.sessions == 0
     comes_out_again(store, report.keys, name, folder)
@@ -160,12 +163,13 @@ def comes_in_whole_or_not_at_all(store: Store, path: Path, name: str, seed: int,
         assert all(
             isinstance(each, Message) for each in store.conversation(key).all_messages(expired=True, damaged="return")
         )
+        store.conversation(key).update(hold=None)
         store.delete(key)
     return not report.error
 
 
 def comes_out_again(store: Store, keys: list[str], name: str, folder: Path) -> None:
-    if name not in interchange.writable():
+    if name not in interchange.writable() or name == "openai":  # its lines have no keys
         return
     reports = list(interchange.export(store, folder / "out", name, keys=keys)) if keys else []
     for each in reports:

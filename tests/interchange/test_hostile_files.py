@@ -96,7 +96,7 @@ def test_file_that_was_unpacked_by_hand_is_read_whatever_its_size(
     monkeypatch.setattr(files, "UNPACKED", 1 << 20)
     store.create("k", messages=[Message.user("a" * (4 << 20))])
     packed = tmp_path / "backup.jsonl.gz"
-    interchange.export(store, packed, "jsonl", everything=True)
+    interchange.export(store, packed, "backup", everything=True)
     (refused,) = interchange.import_path(target, packed)
     assert "expands to more than" in str(refused.error)
     plain = tmp_path / "backup.jsonl"

@@ -23,12 +23,12 @@ MB = 1 << 20
 HEADS = {
     "nanobot": b'{"_type":"metadata","key":"a"}\n',
     "dive": b'{"line_type":"header","data":{"id":"a"}}\n',
-    "jsonl": b'{"lango_store":1,"schema":"0100"}\n',
+    "backup": b'{"lango_store":1,"schema":"0100"}\n',
     "shepherd": b'{"messages":[{"content":"',
 }
 
 
-FORMATS = ["nanobot", "dive", "shepherd", "jsonl"]
+FORMATS = ["nanobot", "dive", "shepherd", "backup"]
 
 
 def exported(url: str, folder: Path, format: str, texts: list[str]) -> Path:

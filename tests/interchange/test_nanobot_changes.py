@@ -104,6 +104,15 @@ def test_invalid_date_is_imported_as_current_time(
     assert lines(exported(opened, tmp_path, "telegram:1"))[1]["timestamp"] == time
 
 
+def test_valid_time_of_a_metadata_line_that_cannot_be_stored_is_exported(
+    opened: Store, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    imported(opened, file(METADATA | {"created_at": float("inf")}, HELLO))
+    path = exported(opened, tmp_path, "telegram:1")
+    assert lines(path)[0]["updated_at"] == METADATA["updated_at"]
+    assert imported(opened, path).already_there == ["telegram:1"]
+
+
 def test_last_of_several_metadata_lines_is_used(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
     last = METADATA | {"metadata": {"title": "late"}, "last_consolidated": 1}
     report = imported(opened, file(METADATA, HELLO, last))

@@ -43,7 +43,7 @@ def lose_a_payload(store: Store) -> None:
 @pytest.mark.slow
 def test_backup_has_each_payload_once_and_restores_it(store: Store, target: Store, tmp_path: Path) -> None:
     fill(store)
-    export(store, tmp_path / "backup.jsonl", "jsonl", everything=True)
+    export(store, tmp_path / "backup.jsonl", "backup", everything=True)
     text = (tmp_path / "backup.jsonl").read_text()
     assert (text.count(LARGE), text.count(OTHER)) == (1, 2)
     assert '"payloads":2' in text
@@ -70,7 +70,7 @@ def test_session_with_a_missing_payload_is_reported_and_left_out(store: Store, t
     fill(store)
     lose_a_payload(store)
     (failure,) = copy(store, target).failed
-    exported = {each.key: each.error for each in export(store, tmp_path / "a.jsonl", "jsonl", everything=True)}
+    exported = {each.key: each.error for each in export(store, tmp_path / "a.jsonl", "backup", everything=True)}
     assert failure.key == "k"
     for reason in (failure.reason, str(exported["k"])):
         assert "payloads: 1 are missing" in reason
@@ -91,7 +91,7 @@ def test_backup_without_the_line_of_a_payload_is_refused(store: Store, target: S
 # Files of other systems
 
 
-@pytest.mark.parametrize("format", sorted(set(writable()) - {"jsonl", "openai"}))
+@pytest.mark.parametrize("format", sorted(set(writable()) - {"backup", "openai"}))
 def test_files_in_other_formats_contain_the_full_text_of_payloads(
     store: Store, target: Store, tmp_path: Path, format: str
 ) -> None:
@@ -178,7 +178,7 @@ def test_copies_and_purges_do_not_load_all_payloads_at_once(make_sqlite: MakeDat
         for number in range(300):
             store.append_message("k", message(f"{number} ".ljust(200_000, "x")))  # 60 MB
         assert peak(lambda: copy(store, other)) < 30
-        assert peak(lambda: export(store, tmp_path / "backup.jsonl", "jsonl", everything=True)) < 30
+        assert peak(lambda: export(store, tmp_path / "backup.jsonl", "backup", everything=True)) < 30
         assert peak(lambda: import_path(third, tmp_path / "backup.jsonl")) < 30
         assert peak(lambda: store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")) < 50
         assert other.stats().payload_bytes == third.stats().payload_bytes == 60_000_000

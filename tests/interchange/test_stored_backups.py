@@ -11,7 +11,7 @@ from support.factories import message
 from support.golden_backup import BEGAN, CONTENTS, DRAFT, IMAGE, INBOX, LONG, large_messages
 from support.paths import DATA, ROOT
 
-from lango_store import Store
+from lango_store import Budget, Store
 from lango_store._operations.binds import MESSAGE
 from lango_store.interchange import export, import_path
 
@@ -72,19 +72,43 @@ def test_backup_of_any_migration_revision_can_be_imported(target: Store, revisio
         assert (answered.answered_by, answered.answered_why) == decided
         assert (open_one.calls, open_one.state, open_one.answer, open_one.due_at) == ([], {"run": 7}, None, None)
     if revision >= "0105":
-        _payloads_are_back(target)
+        _payloads_are_back(target, len(LONG) if revision >= "0119" else 0)
     if revision >= "0114":
         (later,) = target.conversation("timed").inbox.list()
         assert later.due_at == BEGAN + timedelta(minutes=1)
-        assert [each.key for each in target.owed(future=True).items][-2:] == ["failing", "timed"]
+        owed = [each.key for each in target.owed(future=True).items if each.key != "waits"]
+        assert owed[-2:] == ["failing", "timed"]
+    if revision >= "0117":
+        key = "spent" if target.exists("spent") else "budgeted"  # before 0119
+        with target.conversation(key).turn("t-2", budget=Budget("user:ann", 1_000, per="month", reserve=830)):
+            (state,) = target.budgets.list().items
+            assert (state.period, state.spent, state.reserved) == ("2026-11", 170, 830)
+    if revision >= "0118":
+        (job,) = target.calls.waiting().items
+        assert (job.key, job.calls, job.handle) == ("waits", [(1, 0)], {"mcp_task": "t-1", "é": [1.0]})
+        assert job.due_at == BEGAN + timedelta(minutes=2)
+        assert [each.state for each in target.conversation("waits").calls.list()] == ["waiting"]
+    if revision >= "0119":
+        _alternatives_are_back(target)
     _turns_are_back(target)
     assert sound(target)
 
 
-def _payloads_are_back(target: Store) -> None:
+def _alternatives_are_back(target: Store) -> None:
+    conversation = target.conversation("with branches")
+    assert [(each.id, each.alternatives) for each in conversation.alternatives()] == [(1, 2), (9, None)]
+    conversation.switch(2)
+    assert [m.content for m in conversation.messages()] == ["A name?", "Tom"]
+    conversation.switch(5)
+    assert [m.content for m in conversation.messages()] == ["A name?", "Felix", "Thanks"]
+    assert conversation.total_usage() == {"tokens": 3}
+    assert len(conversation.alternatives()) == 6
+
+
+def _payloads_are_back(target: Store, elsewhere: int) -> None:
     stored = target.conversation("payloads").messages()
     assert [each.model_copy(update={"seq": 0, "created_at": None}) for each in stored] == large_messages()
-    assert target.stats().payload_bytes == len(LONG) + len(IMAGE)
+    assert target.stats().payload_bytes == len(LONG) + len(IMAGE) + elsewhere
 
 
 def _turns_are_back(target: Store) -> None:
@@ -107,7 +131,7 @@ def test_only_content_that_is_text_is_imported_to_the_text_column(target: Store,
 @pytest.mark.parametrize("revision", FILES)
 def test_export_of_an_imported_backup_has_every_row_of_the_backup(target: Store, revision: str, tmp_path: Path) -> None:
     import_path(target, BACKUPS / f"{revision}.jsonl")
-    export(target, tmp_path, "jsonl", everything=True)
+    export(target, tmp_path, "backup", everything=True)
     today = (tmp_path / "lango_store.jsonl").read_text().splitlines()
     rows = [line for line in today if not line.startswith(('{"end"', '{"lango_store"'))]
     for line in (BACKUPS / f"{revision}.jsonl").read_text().splitlines()[1:]:

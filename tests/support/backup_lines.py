@@ -4,7 +4,10 @@ import hashlib
 import json
 from typing import Any
 
-KINDS = ("turn", "message", "payload", "change", "value", "draft", "inbox_message", "call", "suspension")
+KINDS = (
+    *("turn", "message", "payload", "change", "value", "draft", "inbox_message", "call", "suspension", "share"),
+    *("alternative", "alternative_message", "alternative_turn"),
+)
 
 
 def sealed(lines: list[str]) -> list[str]:

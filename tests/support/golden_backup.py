@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from support.paths import DATA
 from support.working import fail
 
-from lango_store import Message, MessageRole, Store, ToolCall
+from lango_store import Budget, Message, MessageRole, Store, ToolCall
 from lango_store.interchange import export
 from lango_store.tables import SCHEMA_REVISION
 
@@ -38,6 +38,8 @@ def fill(store: Store) -> None:
     turn.write(DRAFT)
     turn.abandon()
     plain.inbox.put(Message.user(INBOX, id="m-2", author="ann", tokens=3, sent=["in Rome?"], extra={"x": 1}))
+    plain.share(upto=1, tools=True, until=BEGAN + timedelta(hours=1), by="ann")
+    plain.share()
     plain.update(hold="case 17")
     store.create("expiring", user_id="bob", ttl=timedelta(hours=1))
     store.conversation("expiring").append_messages([Message.user(f"message {n}", tokens=n) for n in range(3)])
@@ -46,6 +48,7 @@ def fill(store: Store) -> None:
     turns.compact(lambda window: Message.assistant(f"We said {len(window)} things."))
     turns.save_turn([Message.user("gone")])
     turns.pop_message()
+    turns.share()
     calls = store.open("unfinished")
     call = ToolCall(id="call_0", name="pay", arguments={"euros": 40})
     asking = calls.append_message(Message.assistant(tool_calls=[call, call]))
@@ -64,7 +67,21 @@ def fill(store: Store) -> None:
     turn.take_inbox()
     turn.abandon()
     turns.fork("fork")
+    limit = Budget("user:ann", 1_000, per="month", reserve=400)
+    with store.open("spent").turn("t-1", budget=limit) as turn:
+        turn.usage = {"input_tokens": 150, "output_tokens": 20}
+    store.conversation("spent").turn("t-2", budget=limit).begin()
     store.open("timed").inbox.put(Message.user("Wake up.", id="m-5"), at=BEGAN + timedelta(minutes=1))
+    branches = store.open("with branches")
+    branches.save_turn([Message.user("A name?", id="m-6"), Message.assistant("Tom", id="m-7")])
+    branches.append_messages([], replace_after=1, keep=True)
+    branches.save_turn([Message.assistant("Felix"), Message.user("Thanks")], {"tokens": 3}, id="t-2")
+    branches.append_messages([Message.user({"x": [LONG]})], replace_after=4, keep=True)
+    branches.append_messages([Message.user("Another name?")], replace_after=0, keep=True)
+    job = store.open("waits")
+    asking = job.append_message(Message.assistant(tool_calls=[ToolCall(id="call_0", name="report")]))
+    with job.turn("t-2") as turn, turn.call(asking, 0) as effect:
+        effect.wait({"mcp_task": "t-1", "é": [1.0]}, until=timedelta(minutes=2))
     store.open("failing").inbox.put(Message.user("Are you there?", id="m-4"))
     store.work(fail, once=True, key_prefix="failing")
     store.create("payloads", ttl=timedelta(hours=3), messages=large_messages())
@@ -95,7 +112,7 @@ def main() -> None:
         ) as store,
     ):
         fill(store)
-        written = export(store, BACKUPS / f"{SCHEMA_REVISION}.jsonl", "jsonl", everything=True, replace=True)
+        written = export(store, BACKUPS / f"{SCHEMA_REVISION}.jsonl", "backup", everything=True, replace=True)
         assert [each.error for each in written if each.error] == []
 
 

@@ -83,6 +83,24 @@ def adopt(
     The database is opened read-only. It may also be the database of the store. An adoption can be repeated, also after
     it was killed: no message is adopted twice, and a source that has grown is continued.
 
+    OpenAI Agents: tables with other names are found by their columns, and sessions without items by their foreign key.
+    The usage of a turn becomes the usage of a turn. Items of `EncryptedSession` stay encrypted. Items that are not JSON
+    are left out and reported.
+
+    Google ADK: the state of a session becomes its values, that of an app or a user shared values. If it has changed
+    both in the source and in the store since it was adopted, the store's is kept, and this is reported. Pickled actions
+    of the first schema are read with ADK's restricted unpickler, which runs no other code; an event with anything else
+    in its actions is left out and reported. Events that ADK has rewound become records.
+
+    LangGraph: its own saver reads the source. Each checkpoint is stored with its pending writes, the oldest one first;
+    messages have the time of the adoption. If a thread has new checkpoints on both sides, the store's are kept: a
+    collision. A thread whose old checkpoints were pruned is continued as long as the store has one of the others. No
+    class of the source is loaded, except those of LangGraph's list of safe types. Checkpoints of an
+    `EncryptedSerializer`, damaged ones, and those with pickled values are left out and reported.
+
+    LangChain: a history with another converter is not recognized, and neither is a table whose first 100 rows have no
+    message of LangChain.
+
     Args:
         store: The store to write to.
         url: The URL of the database to read, `sqlite:///…` or `postgresql://…`.
@@ -140,6 +158,12 @@ def adopt(
         if notes := [*unread(database, chosen.columns(database))]:
             add(Adopted(key=name, source=name, state="left out", notes=notes, dry_run=dry_run))
     return reports
+
+
+def check_source(url: str, source: str | None) -> None:
+    """Raise the error that `adopt` would raise if the database does not have the tables of exactly one framework."""
+    with open_source(url) as database:
+        _choose(database, source)
 
 
 def _choose(database: Database, source: str | None) -> Source:

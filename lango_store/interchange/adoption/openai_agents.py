@@ -30,7 +30,7 @@ from lango_store.interchange.adoption.source import (
 )
 from lango_store.interchange.draft import Part
 from lango_store.interchange.fidelity import check_message
-from lango_store.rows import mapping
+from lango_store.rows import MAX_LEVELS, levels_within, mapping
 
 NAME: Final = "openai-agents"
 
@@ -219,7 +219,8 @@ def _extend(messages: list[Message], new: list[Message]) -> None:
 def _turn(number: int, row: Row) -> Part:
     usage = {name: row[name] for name in _USAGE if row[name]}
     for name in ("input_tokens_details", "output_tokens_details"):
-        with suppress(TypeError, ValueError, RecursionError):  # damaged details are stored unchanged
-            row[name] = json.loads(row[name] or "null")
+        with suppress(TypeError, ValueError, RecursionError):  # damaged or deeply nested details are stored unchanged
+            details = json.loads(row[name] or "null")
+            row[name] = details if levels_within(details, MAX_LEVELS - 1) else row[name]
         usage |= {name: row[name]} if row[name] else {}
     return Part([], kind="turn", id=f"{NAME}:turn:{number}", usage=usage, created_at=time_of(row["created_at"]))
