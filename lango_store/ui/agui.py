@@ -48,10 +48,12 @@ _APPROVAL: Final = {
 }
 _UNFINISHED: Final = {"type": "RUN_ERROR", "message": "the answer was not finished"}
 # The protocol's reader keeps the order of messages that it has, and keeps reasoning if a snapshot has none. After these
-# two snapshots, it has only a message that the next snapshot removes.
+# two snapshots, it has only a message that the next snapshot removes. In the second one, the last message with the id
+# counts; CopilotKit's older reader would not replace reasoning by a message of another role.
+_PLACEHOLDER: Final = {"id": "-", "role": "assistant", "content": ""}
 _CLEARED: Final = "".join(
-    frame({"type": "MESSAGES_SNAPSHOT", "messages": [{"id": "-", "role": role, "content": ""}]}, "")
-    for role in ("reasoning", "assistant")
+    frame({"type": "MESSAGES_SNAPSHOT", "messages": messages}, "")
+    for messages in ([_PLACEHOLDER], [_PLACEHOLDER | {"role": "reasoning"}, _PLACEHOLDER])
 )
 
 
@@ -60,17 +62,28 @@ async def agui(
     turn: str | Awaited,
     *,
     run_id: str | None = None,
+    thread_id: str | None = None,
     after: str | None = None,
     retry: timedelta = timedelta(seconds=10),
     heartbeat: timedelta = timedelta(seconds=15),
 ) -> AsyncGenerator[str, None]:
     """Yield a turn as the run of an agent, until the turn ends, as server-sent events.
 
-    The id of the thread is the key of the session.
+    The stream begins with a snapshot of the messages of the window. Another one follows if messages are edited or
+    removed, if an attempt fails after it has streamed text, or if an answer differs from its draft; two small snapshots
+    before it clear what the client has, because `@ag-ui/client` otherwise keeps the order of its messages. Thinking
+    blocks become messages with the role `reasoning`, and an answer with thinking or text after its calls becomes
+    several messages. Texts, calls and reasoning are `…_CHUNK` events. `RUN_FINISHED` has the input and output tokens as
+    `usage`, and the whole usage in its metadata. A suspension without an answer is an interrupt, and the `payload` with
+    which the client resumes is its answer. With `after`, the text of a draft is continued in the middle.
+
+    Images and files of users are sent as they are stored. Failed results of tools have `failed` in their metadata.
+    Calls need an id that is unique in the session.
 
     Args:
         conversation: The conversation.
         turn: The id of a turn that has begun or was saved; or an `Awaited`, for a turn that may not have begun yet.
+        thread_id: The id of the thread. Defaults to the key of the session.
         run_id: The id of the run. Defaults to the id of the turn, or to the key of the session for an `Awaited`.
         after: The id of the last frame that the client has received. With None (the default) or an empty id, the stream
             begins with a snapshot of the messages.
@@ -86,7 +99,7 @@ async def agui(
         InvalidCursor: `after` is not the id of a frame.
     """
     turn_id = turn if isinstance(turn, str) else None
-    run = {"threadId": conversation.key, "runId": run_id or turn_id}
+    run = {"threadId": thread_id or conversation.key, "runId": run_id or turn_id}
     opening = frame({"type": "RUN_STARTED"} | run)
     if isinstance(turn, Awaited):
         async with aclosing(streams.wait_for_turn(conversation, turn, heartbeat)) as waiting:
@@ -130,30 +143,49 @@ async def agui(
 
 
 async def runs(
-    conversation: AsyncConversation, *, after: str | None = None, heartbeat: timedelta = timedelta(seconds=15)
+    conversation: AsyncConversation,
+    *,
+    thread_id: str | None = None,
+    after: str | None = None,
+    whole: bool = False,
+    follow: bool = True,
+    heartbeat: timedelta = timedelta(seconds=15),
 ) -> AsyncGenerator[str, None]:
     """Yield the turn in progress and each later turn as runs of an agent, until the session ends.
 
     Each run begins with a snapshot of the messages. If `after` is the id of an earlier frame, the last turn that was
     saved since then is the first run. A question that waits for the user is asked again if no turn runs or is owed.
+    With `whole`, there is a first run that only has the stored messages. Without `follow`, later turns are left out.
     """
-    at = await streams.read(conversation, following.newest, "")
+    if whole:
+        loaded = await streams.read(conversation, _load, "")
+        run, at = {"threadId": thread_id or conversation.key, "runId": conversation.key}, loaded.at
+        yield frame({"type": "RUN_STARTED"} | run) + _snapshot(loaded, "")[1] + frame({"type": "RUN_FINISHED"} | run)
+    else:
+        at = await streams.read(conversation, following.newest, "")
     turn: str | Awaited | None = None
     if after:
         missed = _parse(after)[0].turn_no < at.turn_no
         at = at._replace(turn_no=at.turn_no - missed)
-    elif await streams.find_turn(conversation, Awaited()) == following.AwaitedTurn():
-        turn = await streams.last_suspended(conversation)
+    else:
+        is_idle = await streams.find_turn(conversation, Awaited()) == following.AwaitedTurn()
+        newest = await streams.read(conversation, following.newest, "")
+        if not follow and (not is_idle or newest.turn_no > at.turn_no):
+            turn = Awaited(after_turn=at.turn_no)
+        elif is_idle:
+            turn = await streams.last_suspended(conversation)
     while True:
         try:
             if turn is not None:
-                async with aclosing(agui(conversation, turn, heartbeat=heartbeat)) as frames:
+                async with aclosing(agui(conversation, turn, thread_id=thread_id, heartbeat=heartbeat)) as frames:
                     async for each in frames:
                         yield each
-            if isinstance(turn, Awaited):
+            if isinstance(turn, Awaited) and follow:
                 saved = await conversation.turns.find(str(turn.turn_id))
                 at = at._replace(turn_no=at.turn_no if saved is None else saved.turn_no)
         except SessionNotFound:  # deleted during the run
+            return
+        if not follow:
             return
         turn = None
         # This reader begins with a read, which finds what has happened during the run.
@@ -216,7 +248,7 @@ def _snapshot(loaded: _Loaded, turn_id: str) -> tuple[_Writer, str]:
 
 
 def _questions(waiting: Sequence[Message]) -> list[Message]:
-    return [each for each in waiting if each.role is MessageRole.USER]
+    return [each for each in waiting if each.role is MessageRole.USER and each.due_at is None]
 
 
 class _Writer:
@@ -320,7 +352,7 @@ def agui_messages(session: Session, waiting: Sequence[Message] = ()) -> Messages
 
     Args:
         session: The session, as `AsyncStore.get` returns it.
-        waiting: The messages of the inbox. Questions among them come last.
+        waiting: The messages of the inbox. Questions among them come last, without those for a later time.
 
     Returns:
         Messages as dicts of JSON.
@@ -449,6 +481,8 @@ def from_agui(body: Mapping[str, Any]) -> ChatRequest:
         fields = {"approvals": [*approvals.items()], "results": results}
         if not isinstance(run_id := body["runId"], str):
             raise TypeError("runId is not a string")
+        parent = body.get("parentRunId")
+        fields["parent_run_id"] = parent if isinstance(parent, str) else None
         return ChatRequest(kind=kind, message=message, run_id=run_id, **fields)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a request of AG-UI: {error!r}") from None

@@ -13,7 +13,20 @@ from typing import Any, Final, cast
 
 import sqlalchemy as sa
 
-from lango_store import Appended, Changed, Event, Message, MessageRole, Piece, Session, Suspension, Turn, following, sse
+from lango_store import (
+    Alternative,
+    Appended,
+    Changed,
+    Event,
+    Message,
+    MessageRole,
+    Piece,
+    Session,
+    Suspension,
+    Turn,
+    following,
+    sse,
+)
 from lango_store.aio import AsyncConversation
 from lango_store.content import AISDK, Call, Native, Note, Part, Result, Text, ignore, parts
 from lango_store.content.pages import output, tool_part
@@ -41,6 +54,18 @@ async def aisdk(
 ) -> AsyncGenerator[str, None]:
     """Yield the UI message of a turn as server-sent events, until the turn ends.
 
+    All answers, calls and results of the turn are one UI message, in which each answer of the model is a step. So are
+    messages that an adapter writes with `in_turn`; those of other writers are not. Its id is computed from the id of
+    the turn. Thinking blocks become reasoning parts. Blocks of the types `source-url`, `source-document` and `file` are
+    sent as they are stored; other blocks are not sent.
+
+    If an attempt fails or is killed, `reset-step` takes back its text, and answers that it appended stay. If messages
+    are edited or removed in the meantime, the stream has a transient part `data-changed`: load the messages again. When
+    the turn is saved, a suspension without an answer becomes a request for approval, and `finish` has the usage of the
+    turn and of turns that an adapter saved within it, as `usage` in its metadata. A turn that begins with the results
+    of calls of an earlier UI message continues that message. With `after`, complete steps are not sent again; the step
+    that was cut is reset and sent again.
+
     Args:
         conversation: The conversation.
         turn: The id of a turn that has begun or was saved; or an `Awaited`, for a turn that may not have begun yet.
@@ -66,7 +91,7 @@ async def aisdk(
         async with aclosing(streams.wait_for_turn(conversation, turn, heartbeat)) as waiting:
             async for begun in waiting:
                 turn_id = begun
-                yield ":\n\n"
+                yield await streams.silence(conversation)
     if turn_id is None:
         yield frame(_UNFINISHED) + _DONE
         return
@@ -78,7 +103,7 @@ async def aisdk(
             async for event in events:
                 if event is not None and writer.has_begun(event):
                     break
-                yield ":\n\n"
+                yield await streams.silence(conversation)
     if whole:
         first = await _find_start(conversation, writer)
         start = following.Cursor.of(start)._replace(seq=first).text if first is not None else start
@@ -96,7 +121,7 @@ async def aisdk(
     async with aclosing(streams.follow_turn(*followed, start, retry, heartbeat, waits=waits)) as events:
         async for event in events:
             if event is None:
-                yield ":\n\n"
+                yield await streams.silence(conversation)
             elif isinstance(event, Turn):
                 if writer.draft:
                     yield frame({"type": "reset-step"})
@@ -325,19 +350,28 @@ def _tool_chunks(part: Chunk) -> Iterator[Chunk]:
 
 
 def aisdk_messages(
-    session: Session, suspensions: Sequence[Suspension] = (), waiting: Sequence[Message] = ()
+    session: Session,
+    suspensions: Sequence[Suspension] = (),
+    waiting: Sequence[Message] = (),
+    alternatives: Sequence[Alternative] = (),
 ) -> Messages:
     """Return the messages of a session as UI messages, for the `messages` of `useChat`.
 
     The id of a UI message is the id of its first message, but the answers of a turn have one id that is the same in
     the stream of the turn. Messages without an id get one from their `seq`. A turn that begins with results for
-    the last UI message, such as after an approval, continues this message.
+    the last UI message, such as after an approval, continues this message. Answers to questions that a turn has taken
+    after other answers, such as in another attempt, are another UI message, with the id of the first of them.
 
     Args:
         session: The session, as `AsyncStore.get` returns it.
-        suspensions: The suspensions of the session. Those without an answer become requests for approval. If a call has
-            no result although its suspension was answered, the page can send the approval again.
-        waiting: The messages of the inbox. Questions among them come last, with `{"waiting": true}` in their metadata.
+        suspensions: The suspensions of the session. Those of calls after the last question that have no answer become
+            requests for approval. If a call has no result although its suspension was answered, the page can send the
+            approval again.
+        waiting: The messages of the inbox. Questions among them come last, with `{"waiting": true}` in their metadata;
+            those for a later time have `{"dueAt": "2026-11-30T14:30:00+00:00"}` too.
+        alternatives: The alternatives of the session. A UI message that has some has `{"alternatives": {"ids": [3, 9],
+            "shown": 1}}` in its metadata: the ids for `Conversation.switch`, and the index of the one that is shown.
+            A summary has those of all messages that it replaces, and the last message those that would follow it.
 
     Returns:
         UI messages as dicts of JSON. The `repairs` of the list name what a UI message cannot express.
@@ -345,14 +379,16 @@ def aisdk_messages(
     page = Messages()
     note = page._note
     answers: dict[str, dict[str, Any]] = {}
+    ended: set[str] = set()
     owners: dict[str, dict[str, Any]] = {}
     tools: dict[str, Chunk] = {}
     calls = Calls()
     suspended: list[tuple[Chunk, Suspension]] = []
     asked: dict[int, list[tuple[tuple[int, int], Suspension]]] = {}
     for each in suspensions:
-        for place in each.calls:
+        for place in each.calls if each.handle is None else ():
             asked.setdefault(place[0], []).append((place, each))
+    versions = _Versions(alternatives, session) if alternatives else None
     for message in session.messages:
         role, page._seq = message.role.canonical._value_, message.seq
         if role == "record" or role == "developer":
@@ -361,14 +397,18 @@ def aisdk_messages(
         name = id = (is_answer and streams.turn_of(message)) or message.id or f"seq-{message.seq}"
         if is_answer and name in answers:
             id = answers[name]["id"]
+        elif is_answer and name in ended:
+            id = message.id or f"seq-{message.seq}"
         shown, results = _shown(message, calls, note, id)
         if is_answer and shown:
             if (answer := answers.get(name)) is None:
                 answer = answers[name] = {"id": id, "role": "assistant", "parts": []}
                 page.append(answer)
+            if versions:
+                versions.add(answer, message)
             answer["parts"].append({"type": "step-start"})
             if message.extra.get("interrupted"):
-                answer["metadata"] = {"interrupted": True}
+                answer.setdefault("metadata", {})["interrupted"] = True
             for part in shown:
                 if part["type"] == "text" or part["type"] == "reasoning":
                     part = {**part, "state": "done"}
@@ -380,15 +420,25 @@ def aisdk_messages(
                     suspended.append((tool, suspension))
         elif shown:
             turn = streams.turn_of(message) or ""
-            if turn in answers and answers[turn]["id"] != turn:  # of an earlier turn, before this question
-                del answers[turn]
+            before = answers.get(turn)
+            is_own = message.id is None or message.id.startswith(turn)  # an adapter writes questions of its own
+            if before is not None and (not is_own or before["id"] != turn):
+                del answers[turn]  # the answer to this question follows it
+                if before["id"] == turn:
+                    ended.add(turn)
             page.append({"id": id, "role": "system" if role == "system" else "user", "parts": shown})
+            if role == "user":  # no turn runs a call from before the last question, so no approval is asked for
+                suspended = [each for each in suspended if each[1].answered_at is not None]
+            if versions:
+                versions.add(page[-1], message)
         for call, fields in results:
             is_last = page and owners.get(call) is page[-1]
             if is_last and (continued := streams.turn_of(message)):
                 answers.setdefault(continued, page[-1])
             if call in tools:
                 _answer(tools[call], fields)
+    if page and versions:
+        versions.add(page[-1], session.messages[-1], is_end=True)
     for tool, suspension in suspended:
         if tool["state"] == "input-available":
             tool |= _approval(suspension)
@@ -396,8 +446,40 @@ def aisdk_messages(
         if message.role is MessageRole.USER:
             shown, _ = _shown(message, calls, note)
             fields = {"id": message.id or f"waiting-{number}", "role": "user", "parts": shown}
-            page.append(fields | {"metadata": {"waiting": True}})
+            later = {} if message.due_at is None else {"dueAt": message.due_at.isoformat()}
+            page.append(fields | {"metadata": {"waiting": True} | later})
     return page
+
+
+class _Versions:
+    """Adds the alternatives of a session to the UI messages from which a user switches to them.
+
+    The alternatives after a message are added to the next message that the page shows, or to the last one if the log
+    has none. So the summary of a compaction has all those that branch off from what it replaces.
+    """
+
+    def __init__(self, alternatives: Sequence[Alternative], session: Session) -> None:
+        self._waiting = sorted(alternatives, key=lambda each: (each.after_seq, each.is_shown), reverse=True)
+        self._summary, self._upto = session.summary_turn, session.summarized_upto
+
+    def add(self, shown: dict[str, Any], message: Message, *, is_end: bool = False) -> None:
+        """Add those that branch off before a message to the UI message that shows it, or all that remain."""
+        if not self._waiting:
+            return
+        is_summary = self._summary is not None and message.turn_no == self._summary
+        position = self._upto if is_summary else message.seq
+        if not is_end and self._waiting[-1].after_seq >= position:
+            return
+        metadata = shown.setdefault("metadata", {})
+        before = metadata.get("alternatives", {"ids": [message.seq], "shown": 0})
+        ids, current = {*before["ids"]}, before["ids"][before["shown"]]
+        while self._waiting and (is_end or self._waiting[-1].after_seq < position):
+            each = self._waiting.pop()
+            if each.is_shown:
+                ids, current = ids - {current}, each.id
+            ids.add(each.id)
+        in_order = sorted(ids)
+        metadata["alternatives"] = {"ids": in_order, "shown": in_order.index(current)}
 
 
 def _approval(suspension: Suspension) -> Chunk:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final, Literal
@@ -19,7 +22,7 @@ from lango_store import (
     following,
 )
 from lango_store.aio import AsyncConversation
-from lango_store.content import Call, Result, parts
+from lango_store.content import AISDK, Call, Result, ignore, parts
 from lango_store.errors import quoted
 from lango_store.ui import streams
 from lango_store.ui.streams import Awaited, Calls
@@ -46,6 +49,7 @@ class ChatRequest(following.Value):
             A client can forge them: `submit` stores only those of calls that wait for the page.
         answer_id: The id of the UI message that another answer is to replace, if the client has sent it.
         run_id: The id of the run in AG-UI, which is the same if the request is sent again. Otherwise None.
+        parent_run_id: The id of an earlier run in AG-UI after which the new message is to follow. Otherwise None.
     """
 
     kind: Literal["message", "regenerate", "approval", "results"]
@@ -54,6 +58,7 @@ class ChatRequest(following.Value):
     results: list[Message] = Field(default_factory=list)
     answer_id: str | None = None
     run_id: str | None = None
+    parent_run_id: str | None = None
 
 
 class OpenCall(following.Value):
@@ -93,9 +98,10 @@ async def submit(
     """Store what a request brings, so that a worker answers it.
 
     A new message is put into the inbox. A stored message with another text is replaced: its turn is stopped, and the
-    log from the message on is deleted. So is the log after a message for which the client wants another answer. Answers
-    to suspensions are stored; if one was stored before, it stays. A result of a tool that the page runs is put into the
-    inbox if its call has none, was never begun, belongs to no suspension, and follows the last question.
+    log from the message on is kept as an alternative. So is the log after a message for which the client wants another
+    answer, and what follows the answer of a run from which a client of AG-UI branches. Answers to suspensions are
+    stored; if one was stored before, it stays. A result of a tool that the page runs is put into the inbox if its call
+    has none, was never begun, belongs to no suspension, and follows the last question.
 
     Args:
         conversation: The conversation.
@@ -139,35 +145,53 @@ async def _ask(
     busy: Literal["wait", "refuse"],
 ) -> Awaited:
     """Store a question, or ask for another answer to it."""
-    id = str(message.id)
-    awaited, inbox = Awaited(message_id=id), conversation.inbox
+    id, inbox = str(message.id), conversation.inbox
+    elsewhere = InvalidState(f"message {quoted(id)} is not in the conversation as it is shown: load it again")
     if asked.run_id is not None:
         message = message.model_copy(update={"extra": {"run": asked.run_id}})
     for _ in range(_TRIES):
         revision = (await conversation.info()).revision
-        if (stored := await conversation.find_message(id)) is not None:
+        if (stored := await _find_question(conversation, message)) is not None:
             if stored.role is not MessageRole.USER:
                 raise ValueError("the id of the message is that of another message: generate a new id for each message")
-            is_edited = stored.content != message.content
-            if is_edited or await _wants_other_answer(conversation, asked, stored):
-                new, after = ([message], stored.seq - 1) if is_edited else ([], stored.seq)
+            is_edited = not _is_same(stored, message)
+            question = _edited(message) if is_edited else stored
+            awaited = await _answer_to(conversation, question)
+            if is_edited and (kept := await _find_kept(conversation, question)) is not None:
+                await conversation.turns.stop(by=by)
+                await conversation.switch(kept.seq)
+                return Awaited(answered=True)
+            if is_edited or await _wants_other_answer(conversation, asked, stored, awaited):
+                new, after = ([question], stored.seq - 1) if is_edited else ([], stored.seq)
                 try:
-                    await inbox.put_messages(new, replace_after=after, expect=revision)
+                    await inbox.put_messages(new, replace_after=after, keep=True, expect=revision)
                 except Conflict:  # perhaps the same request
                     continue
                 if not is_edited and asked.run_id is not None:
                     await _note_run(conversation, asked.run_id)
-            else:
-                turn = await streams.find_turn(conversation, awaited)
-                if turn.id is not None and not turn.is_owed and await conversation.turns.find(turn.id) is None:
-                    await conversation.turns.retry()
+                return awaited.model_copy(update={"message_id": question.id})
+            turn = await streams.find_turn(conversation, awaited)
+            if turn.id is not None and not turn.is_owed and await conversation.turns.find(turn.id) is None:
+                await conversation.turns.retry()
             return awaited
-        waiting = next((each for each in await inbox.list() if each.id == id), None)
-        if waiting is not None and waiting.content == message.content:
+        waiting = next((each for each in await inbox.list() if _is_version(each, id)), None)
+        awaited = Awaited(message_id=id if waiting is None else waiting.id)
+        if waiting is not None and _is_same(waiting, message):
             return awaited
         if waiting is not None:
             with suppress(MessageNotFound):  # a worker has taken it just now
-                await inbox.update(message)
+                await inbox.update(message.model_copy(update={"id": waiting.id}))
+                return awaited
+            continue
+        if (kept := await streams.find_aside(conversation, id)) is not None:
+            if _is_same(kept, message) and asked.kind == "message":
+                return Awaited(answered=True)
+            raise elsewhere
+        if _BY_SEQ.fullmatch(id):
+            raise elsewhere
+        if asked.parent_run_id and (later := await _after_run(conversation, asked.parent_run_id)) is not None:
+            with suppress(Conflict):  # results are of calls that are set aside, too
+                await inbox.put_messages([message], replace_after=later.seq - 1, keep=True, expect=revision)
                 return awaited
             continue
         current = await streams.find_turn(conversation, Awaited())
@@ -183,15 +207,80 @@ async def _ask(
     raise InvalidState(f"message {quoted(id)} is changed by other requests: send it again")
 
 
-async def _wants_other_answer(conversation: AsyncConversation, asked: ChatRequest, question: Message) -> bool:
+_EDIT: Final = re.compile(r"~[0-9a-f]{12}$")
+"""The end of the id of an edited question: the question that it replaces is kept, with its id."""
+
+
+_BY_SEQ: Final = re.compile(r"seq-([1-9]\d{0,17})", re.ASCII)
+"""The id that a page has for a message which is stored without an id."""
+
+
+def _edited(message: Message) -> Message:
+    """Return an edited question with an id that a repetition of the request gives, too."""
+    content = json.dumps(message.content, sort_keys=True, ensure_ascii=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return message.model_copy(update={"id": f"{_EDIT.sub('', str(message.id))}~{digest}"})
+
+
+def _is_version(message: Message, id: str) -> bool:
+    """Return True if a message has the id of a question, or of an earlier or later version of it."""
+    return message.id is not None and _EDIT.sub("", message.id) == _EDIT.sub("", id)
+
+
+async def _find_question(conversation: AsyncConversation, message: Message) -> Message | None:
+    """Return the version of a question that is in the log, preferably the one with the same content."""
+    stored = await conversation.find_message(str(message.id))
+    if stored is None and (match := _BY_SEQ.fullmatch(str(message.id))):
+        found = await conversation.all_messages(seqs=[int(match[1])])
+        stored = found[0] if found and found[0].id is None else None
+    if stored is not None and _is_same(stored, message):
+        return stored
+    same = await conversation.find_message(str(_edited(message).id))
+    if same is not None or stored is not None:
+        return same or stored
+    newest = await conversation.all_messages(last=_NEWEST)
+    return next((each for each in reversed(newest) if _is_version(each, str(message.id))), None)
+
+
+async def _find_kept(conversation: AsyncConversation, question: Message) -> Message | None:
+    """Return a stored version with the content of an edited question; the id of the first one has no digest."""
+    if (kept := await streams.find_aside(conversation, str(question.id))) is not None:
+        return kept
+    first = await streams.find_aside(conversation, _EDIT.sub("", str(question.id)))
+    return first if first is not None and _is_same(first, question) else None
+
+
+def _is_same(stored: Message, message: Message) -> bool:
+    """Return True if a page shows the same for two questions; other writers store other blocks than pages send."""
+    return stored.content == message.content or _shown(stored) == _shown(message)
+
+
+def _shown(question: Message) -> tuple[str, list[dict[str, Any]]]:
+    blocks = [block for part in parts(question) if (block := AISDK.block(part, "user", ignore))]
+    texts = [block["text"] for block in blocks if block["type"] == "text" and block["text"]]
+    return "\n\n".join(texts), [block for block in blocks if block["type"] != "text"]
+
+
+async def _answer_to(conversation: AsyncConversation, question: Message) -> Awaited:
+    """Return the turn that answers a question; without an id of the question, that of the message after it."""
+    if question.id is not None:
+        return Awaited(message_id=question.id)
+    newest = await streams.read(conversation, following.newest, "")
+    later = await conversation.all_messages(after=question.seq, limit=1)
+    return Awaited(message_id=later[0].id if later else None, after_turn=newest.turn_no)
+
+
+async def _wants_other_answer(
+    conversation: AsyncConversation, asked: ChatRequest, question: Message, awaited: Awaited
+) -> bool:
     """Return True if a request wants another answer to a question, and is not a repetition."""
     if asked.run_id is not None:
         if asked.run_id in (question.extra.get("run"), *await _runs(conversation)):
             return False
     elif asked.kind != "regenerate":
         return False
-    turn = await streams.find_turn(conversation, Awaited(message_id=str(question.id)))
-    if asked.answer_id is None or asked.answer_id == question.id:
+    turn = await streams.find_turn(conversation, awaited)
+    if asked.answer_id in (None, question.id, f"seq-{question.seq}"):
         if turn.is_owed:
             return False
     else:
@@ -199,10 +288,19 @@ async def _wants_other_answer(conversation: AsyncConversation, asked: ChatReques
         current = [] if turn.id is None else [following.id_prefix(turn.id)]
         if asked.answer_id not in (
             *current,
-            *(streams.turn_of(each) or each.id or f"seq-{each.seq}" for each in later),
+            *(streams.turn_of(each) or f"seq-{each.seq}" for each in later),
+            *(each.id for each in later),
         ):
             return False
     return True
+
+
+async def _after_run(conversation: AsyncConversation, run_id: str) -> Message | None:
+    """Return the question that follows the answer of a run; None if none does, or the run is not one of the newest."""
+    newest = await conversation.all_messages(last=_NEWEST)
+    asked = next((each for each in newest if each.extra.get("run") == run_id), None)
+    later = [each for each in newest if asked and each.seq > asked.seq and each.turn_no != asked.turn_no]
+    return next((each for each in later if each.role is MessageRole.USER), None)
 
 
 async def _runs(conversation: AsyncConversation) -> list[str]:

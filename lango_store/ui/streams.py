@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from lango_store import (
+    Alternative,
     Ended,
     Event,
     Message,
@@ -27,12 +28,13 @@ from lango_store import (
     following,
 )
 from lango_store.aio import AsyncConversation
-from lango_store.content import Call, Result
+from lango_store.content import Call, Result, parts
 from lango_store.window import Repair
 
 R = TypeVar("R")
 
 _EARLIER: Final = 100
+_ALTERNATIVES: Final = 1_000
 
 TURN_ID: Final = re.compile("turn[0-9a-f]{24}(?=[0-9a-f]{16})")
 """The beginning of the ids that the messages of a turn get."""
@@ -47,11 +49,14 @@ class Awaited(following.Value):
         answered: True for the turn that begins after the last answer to a suspension.
         turn_id: The id of a turn that has begun. If all three are left out, the turn in progress or the next one is
             meant.
+        after_turn: The number of a saved turn. If no turn is in progress or owed, the last one after it is meant.
+            Defaults to the last turn that is saved when the wait begins.
     """
 
     message_id: str | None = None
     answered: bool = False
     turn_id: str | None = None
+    after_turn: int | None = None
 
 
 async def find_turn(conversation: AsyncConversation, awaited: Awaited) -> following.AwaitedTurn:
@@ -71,6 +76,7 @@ async def wait_for_turn(
     A reader that waits has no connection and no lease.
     """
     start = await read(conversation, following.newest, "")
+    after = start.turn_no if awaited.after_turn is None else awaited.after_turn
     reader = following.Reader(conversation._twin._context, conversation.key, start.text, follow=True)
     events = following.follow_async(conversation._threads, reader, heartbeat.total_seconds())
     async with aclosing(events):
@@ -80,8 +86,8 @@ async def wait_for_turn(
             if isinstance(event, Ended):
                 return
             turn = await find_turn(conversation, awaited)
-            if turn.id is None and not turn.is_owed and awaited == Awaited():
-                turn = await _find_ended(conversation, start.turn_no)
+            if turn.id is None and not turn.is_owed and awaited.message_id is None and not awaited.answered:
+                turn = await _find_ended(conversation, after)
             if turn.id is not None:
                 yield turn.id
             if turn.id is not None or not turn.is_owed:
@@ -156,6 +162,21 @@ async def read(conversation: AsyncConversation, operation: Callable[..., R], *ar
     return await conversation._threads.run(lambda: context.read_together(operation, conversation.key, *args))
 
 
+async def silence(conversation: AsyncConversation) -> str:
+    """Return a comment or, if the turn waits for its budget, a part for the page that it does not keep."""
+    waits = await read(conversation, following.budget_awaited)
+    return ":\n\n" if waits is None else frame({"type": "data-waiting", "data": waits, "transient": True})
+
+
+async def find_aside(conversation: AsyncConversation, id: str) -> Message | None:
+    """Return the stored message with an id, also if it is set aside, in an alternative."""
+
+    def find(connection: sa.Connection, _: following.Moment, key: str) -> Message | None:
+        return following.read_by_ids(connection, key, frozenset([id])).get(id)
+
+    return await read(conversation, find)
+
+
 async def earlier(conversation: AsyncConversation, seq: int | None = None) -> list[Message]:
     """Return the last messages, up to a seq, to find the calls of results."""
     messages = await conversation.all_messages(before=None if seq is None else seq + 1, last=_EARLIER)
@@ -167,11 +188,13 @@ async def open_suspensions(
 ) -> list[tuple[Suspension, list[str]]]:
     """Return the suspensions without an answer whose calls a saved turn has, each with the ids of these calls.
 
+    Calls before the last question are left out: no turn runs them any more.
     `page` has the ids that calls have on the page, by the `seq` of the message and the position of the call.
     """
-    waiting = [each for each in await conversation.suspensions.list() if each.answered_at is None]
+    waiting = [each for each in await conversation.suspensions.list() if each.is_open_question]
     turn = await conversation.turns.find(turn_id) if waiting else None
-    messages = {} if turn is None else {each.seq: each for each in turn.messages}
+    asked_at = max((each.seq for each in await earlier(conversation) if is_question(each)), default=0) if turn else 0
+    messages = {} if turn is None else {each.seq: each for each in turn.messages if each.seq > asked_at}
     calls = [  # an edit may have removed a call
         [
             page.get((seq, at), call.id)
@@ -184,13 +207,22 @@ async def open_suspensions(
     return [(each, ids) for each, ids in zip(waiting, calls, strict=True) if ids]
 
 
+def is_question(message: Message) -> bool:
+    """Return True for a message of the user that is more than the results of tools."""
+    return message.role is MessageRole.USER and not all(type(part) is Result for part in parts(message))
+
+
 async def last_suspended(conversation: AsyncConversation) -> str | None:
-    """Return the id of the last turn with a call that waits for an answer to a suspension, if the turn is saved."""
-    waiting = [each for each in await conversation.suspensions.list() if each.answered_at is None and each.calls]
+    """Return the id of the last turn with a call that waits for an answer to a suspension, if the turn is saved.
+
+    There is none if a question follows the call, because no turn runs it then.
+    """
+    waiting = [each for each in await conversation.suspensions.list() if each.is_open_question and each.calls]
     for seq in sorted((each.calls[0][0] for each in waiting), reverse=True)[:1]:
-        message = await conversation.all_messages(after=seq - 1, limit=1)
-        if message and message[0].seq == seq and message[0].id is not None:
-            return (await find_turn(conversation, Awaited(message_id=message[0].id))).id
+        found = [each for each in await earlier(conversation) if each.seq >= seq]
+        is_asked_since = any(map(is_question, found))
+        if found and not is_asked_since and found[0].seq == seq and found[0].id is not None:
+            return (await find_turn(conversation, Awaited(message_id=found[0].id))).id
     return None
 
 
@@ -200,12 +232,14 @@ class Page(NamedTuple):
     session: Session
     waiting: list[Message]
     suspensions: list[Suspension]
+    alternatives: list[Alternative]
 
 
 def load_page(connection: sa.Connection, now: following.Moment, key: str) -> Page:
     """Read what a page shows. Needs a snapshot."""
     waiting, suspensions = following.waiting(connection, now, key), following.suspensions(connection, now, key)
-    return Page(following.load(connection, now, key), waiting, suspensions)
+    alternatives = following.alternatives(connection, now, key, _ALTERNATIVES)
+    return Page(following.load(connection, now, key), waiting, suspensions, alternatives)
 
 
 def turn_of(message: Message) -> str | None:

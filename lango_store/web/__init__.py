@@ -1,10 +1,11 @@
-"""Web applications: the pages of `lango-store serve`, a chat with its page, and OpenAI's Conversations API."""
+"""Web applications: pages of `lango-store serve`, a chat with its page, shares, and OpenAI's Conversations API."""
 
 from lango_store.web.chats import Chat, chat
 from lango_store.web.conversations import conversation_id, conversations
 from lango_store.web.page import chat_page
 from lango_store.web.pages import LOOPBACK, application, new_token
 from lango_store.web.requests import bearer_tokens, single_user
+from lango_store.web.shares import shares
 
 __all__ = [
     "LOOPBACK",
@@ -16,5 +17,6 @@ __all__ = [
     "conversation_id",
     "conversations",
     "new_token",
+    "shares",
     "single_user",
 ]

@@ -1,4 +1,4 @@
-"""A chat over HTTP, in the protocols of the AI SDK and of AG-UI.
+"""A chat over HTTP, in the protocols of the AI SDK, of AG-UI and of CopilotKit's runtime.
 
 Each request only writes to the store. Workers answer: in this process, or in others that call `AsyncStore.work`.
 """
@@ -10,31 +10,48 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from lango_store import LangoStoreError, sse, ui
+from lango_store import LangoStoreError, Page, SessionInfo, Store, following, sse, ui
 from lango_store.aio import AsyncConversation, AsyncRunningTurn, AsyncStore
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, NotFound, needs_extra, quoted
+from lango_store.errors import NotFound, SessionNotFound, needs_extra, quoted
+from lango_store.types import TurnLimit
 from lango_store.ui import streams
 from lango_store.ui.agui import runs
 from lango_store.ui.aisdk import HEADERS
 from lango_store.ui.streams import Awaited
-from lango_store.web.requests import GetUser, read_object, store_for
+from lango_store.web.requests import (
+    AnyJSON,
+    GetUser,
+    change_metadata,
+    check_arguments,
+    read_object,
+    refuse_forms,
+    status_and_text,
+    store_for,
+)
+from lango_store.web.shares import shares as shared_documents
 
 with needs_extra("web"):
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response, StreamingResponse
-    from starlette.routing import Route
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import BaseRoute, Mount, Route
 
 logger = logging.getLogger("lango_store.web")
 
 Handler = Callable[[AsyncConversation, AsyncRunningTurn], Awaitable[object]]
 """A function that answers a turn, as `AsyncStore.work` takes it."""
+_Limit = TurnLimit | None
+Limits = _Limit | Callable[[AsyncConversation], _Limit | Awaitable[_Limit]]
+"""The budget of a turn, or a function that returns it, as `AsyncStore.work` takes it."""
 
 _CHATS: Final = 50
 _TITLE: Final = 60
+_ARCHIVED: Final = "archived"  # in the metadata of a session
+_AGENT: Final = "default"
 _TOP_LEVEL: Final = {"top_level": True}
 _ERRORS: Final = {  # the same for a conversation of another user and for one that does not exist
     401: "The request is not authenticated.",
@@ -42,6 +59,8 @@ _ERRORS: Final = {  # the same for a conversation of another user and for one th
     405: "This method is not allowed here.",
     413: "The request is too large.",
     415: "The body is not JSON: send the content type application/json.",
+    500: "The request has failed.",
+    503: "The database is busy or not available: try again.",
 }
 
 
@@ -57,8 +76,10 @@ def chat(
     key_prefix: str = "",
     concurrency: int = 8,
     lease: timedelta = timedelta(seconds=30),
+    budget: Limits = None,
     heartbeat: timedelta = timedelta(seconds=15),
     max_body: int = 10 * 2**20,
+    shares: bool = False,
 ) -> Chat:
     """Create an ASGI application for chats: with `useChat` of the AI SDK, and with agents of AG-UI.
 
@@ -84,8 +105,13 @@ def chat(
         key_prefix: The prefix of the session keys, which ids in the protocols do not have. Defaults to none.
         concurrency: How many turns this application answers at the same time. Defaults to 8.
         lease: How long a turn keeps its session if this process dies. Defaults to 30 seconds.
+        budget: The `Budget` of each turn, or a function of the conversation, as `AsyncStore.work` takes it. While a
+            turn waits for it, streams of the AI SDK have parts of the type `data-waiting`. Defaults to none.
         heartbeat: How long a stream is silent before a comment is sent. Defaults to 15 seconds.
         max_body: The maximum size of a request, with its attachments, in bytes. Defaults to 10 MiB.
+        shares: True if users may create links to their conversations, with `Conversation.share`. Anyone who has such a
+            link can read the conversation so far, without authentication, at `/s/TOKEN` of this application. False by
+            default.
 
     Returns:
         The application. It is an asynchronous context manager, which runs the worker: an application that mounts it
@@ -94,86 +120,78 @@ def chat(
     Raises:
         TypeError: `store` is not an `AsyncStore`, or `answer` is not a coroutine function, or `user` is not callable.
     """
-    if not isinstance(store, AsyncStore):
-        raise TypeError(f"store is {type(store).__name__}: give an AsyncStore")
-    if not callable(user):
-        raise TypeError(f"user is {type(user).__name__}: give a function that returns the id of a request's user")
+    check_arguments(store, user)
     if not callable(answer):
         raise TypeError(f"answer is {type(answer).__name__}: give a coroutine function of a conversation and a turn")
-    return Chat(
-        store,
-        answer,
-        user,
-        background=background,
-        work={"concurrency": concurrency, "lease": lease},
-        client_tools=client_tools,
-        busy=busy,
-        agent_id=agent_id,
-        key_prefix=key_prefix,
-        heartbeat=heartbeat,
-        max_body=max_body,
-    )
+    work: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "budget": budget}
+    options = _Options(client_tools, busy, agent_id, key_prefix, heartbeat, max_body, shares)
+    return Chat(store, answer, user, options, None if background else work)
 
 
 class _Options(NamedTuple):
+    """The options of `chat` for requests."""
+
     client_tools: Collection[str]
     busy: Literal["wait", "refuse"]
     agent_id: str | None
     key_prefix: str
     heartbeat: timedelta
     max_body: int
+    shares: bool
 
 
 class Chat:
     """The ASGI application that `chat` returns, and an asynchronous context manager that runs its worker."""
 
     def __init__(
-        self,
-        store: AsyncStore,
-        answer: Handler,
-        user: GetUser,
-        *,
-        background: bool,
-        work: Mapping[str, Any],
-        **options: Any,
+        self, store: AsyncStore, answer: Handler, user: GetUser, options: _Options, work: dict[str, Any] | None
     ) -> None:
-        self._store, self._answer, self._user = store, answer, user
-        self._options, self._background, self._work = _Options(**options), background, work
+        self._store, self._answer, self._user, self._options, self._work = store, answer, user, options, work
         self._worker: asyncio.Task[int] | None = None
-        handlers: dict[Any, Any] = {HTTPException: _refused, 500: _broken}
+        handlers: dict[Any, Any] = {HTTPException: _failed, 500: _broken}
         self._app = Starlette(routes=self._routes(), exception_handlers=handlers, lifespan=self._lifespan)
 
-    def _routes(self) -> list[Route]:
-        post, get = ["POST"], ["GET"]
-        routes = []
-        for path, protocol in (("/api/chat", _AISDK), ("/api/agent", _AGUI)):
-            one = f"{path}/{{id:path}}"
-            routes += [
-                Route(path, self._endpoint(_ask, protocol), methods=post),
-                Route(f"{one}/stream", self._endpoint(_follow, protocol), methods=get),
-                Route(f"{one}/messages", self._endpoint(_messages, protocol), methods=get),
-                Route(f"{one}/stop", self._endpoint(_stop, protocol), methods=post),
-            ]
-        routes += [
-            Route("/api/chat", self._endpoint(_list, _AISDK), methods=get),
-            Route("/api/chat/{id:path}", self._endpoint(_rename, _AISDK), methods=["PATCH"]),
-            Route("/api/chat/{id:path}", self._endpoint(_delete, _AISDK), methods=["DELETE"]),
+    def _routes(self) -> list[BaseRoute]:
+        one, runtime, thread = "/api/chat/{id:path}", "/api/copilotkit", "/api/copilotkit/threads/{id:path}"
+        agent = f"{runtime}/agent/{self._options.agent_id or _AGENT}"
+        of_both = [
+            ("POST", "", _ask),
+            ("GET", "/{id:path}/stream", _follow),
+            ("GET", "/{id:path}/messages", _messages),
+            ("POST", "/{id:path}/stop", _stop),
+            ("POST", "/{id:path}/switch", _switch),
+            ("POST", "/{id:path}/drop", _drop),
         ]
-        return routes
+        of_shares = [("POST", f"{one}/share", _share, _AISDK), ("DELETE", f"{one}/share", _unshare, _AISDK)]
+        handlers: list[tuple[str, str, _Handler, _Protocol]] = [
+            *((method, f"/api/chat{path}", handler, _AISDK) for method, path, handler in of_both),
+            *((method, f"/api/agent{path}", handler, _AGUI) for method, path, handler in of_both),
+            *(of_shares if self._options.shares else ()),
+            ("GET", "/api/chat", _list, _AISDK),
+            ("PATCH", one, _change, _AISDK),
+            ("DELETE", one, _delete, _AISDK),
+            ("GET", f"{runtime}/info", _runtime, _AGUI),
+            ("POST", f"{agent}/run", _ask, _AGUI),
+            ("POST", f"{agent}/connect", _connect, _AGUI),
+            ("POST", f"{agent}/stop/{{id:path}}", _stop, _AGUI),
+            ("GET", f"{runtime}/threads", _threads, _AGUI),
+            ("POST", f"{thread}/archive", partial(_change, archived=True), _AGUI),
+            ("PATCH", thread, _change, _AGUI),
+            ("DELETE", thread, _delete, _AGUI),
+        ]
+        documents = [Mount("/s", shared_documents(self._store))] if self._options.shares else []
+        return [*documents, *(self._route(*each) for each in handlers)]
 
-    def _endpoint(
-        self, handler: Callable[[_Call], Awaitable[Response]], protocol: _Protocol
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _route(self, method: str, path: str, handler: _Handler, protocol: _Protocol) -> Route:
         async def endpoint(request: Request) -> Response:
+            refuse_forms(request)
             store, user = await store_for(self._store, self._user, request)
             try:
                 return await handler(_Call(request, store, user, protocol, self._options))
-            except LangoStoreError as error:
-                return _failed(error)
-            except (ValueError, RecursionError) as error:
-                return _error(400, str(error))
+            except (LangoStoreError, ValueError, RecursionError) as error:
+                return await _failed(request, error)
 
-        return endpoint
+        return Route(path, endpoint, methods=[method])
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request."""
@@ -182,7 +200,7 @@ class Chat:
         await self._app(scope, receive, send)
 
     def _begin_work(self) -> None:
-        if not self._background and (self._worker is None or self._worker.done()):
+        if self._work is not None and (self._worker is None or self._worker.done()):
             which = {"agent_id": self._options.agent_id, "key_prefix": self._options.key_prefix}
             chosen: Any = {name: value for name, value in which.items() if value}
             self._worker = asyncio.create_task(self._store.work(self._answer, **self._work, **chosen))
@@ -237,22 +255,37 @@ class _Call(NamedTuple):
             raise ValueError("the id of the conversation is not text")
         return self.options.key_prefix + id
 
+    async def body(self) -> dict[str, Any]:
+        """Return the JSON of the request."""
+        return await read_object(self.request, self.options.max_body)
+
+    async def named(self) -> AsyncConversation:
+        """Return the conversation that the path names."""
+        return await self.find(self.request.path_params["id"])
+
     async def find(self, id: object) -> AsyncConversation:
-        """Return a conversation of the user; raise 404 for one of another agent."""
+        """Return a conversation of the user; one of another agent is not found."""
         conversation = self.store.conversation(self.key(id))
         info = await conversation.info()
         if self.options.agent_id not in (None, info.agent_id):
-            raise HTTPException(404)
+            raise SessionNotFound(conversation.key)
         return conversation
 
-    def frames(
-        self, conversation: AsyncConversation, turn: str | Awaited, *, run_id: str | None = None, **fields: Any
-    ) -> AsyncGenerator[str, None]:
+    async def turn(self, conversation: AsyncConversation, turn: str | Awaited, **fields: Any) -> Response:
         """Return the stream of a turn."""
-        heartbeat = self.options.heartbeat
+        frames: Any = ui.agui if self.protocol is _AGUI else ui.aisdk
         if self.protocol is _AGUI:
-            return ui.agui(conversation, turn, run_id=run_id, heartbeat=heartbeat, **fields)
-        return ui.aisdk(conversation, turn, heartbeat=heartbeat, **fields)
+            fields["thread_id"] = self.id(conversation)
+        return await self.stream(frames(conversation, turn, heartbeat=self.options.heartbeat, **fields))
+
+    async def runs(self, conversation: AsyncConversation, **fields: Any) -> Response:
+        """Return the stream of the runs of a thread."""
+        heartbeat, thread_id = self.options.heartbeat, self.id(conversation)
+        return await self.stream(runs(conversation, thread_id=thread_id, heartbeat=heartbeat, **fields))
+
+    def id(self, conversation: AsyncConversation) -> str:
+        """Return the id of a conversation in the protocol."""
+        return conversation.key.removeprefix(self.options.key_prefix)
 
     async def stream(self, frames: AsyncGenerator[str, None]) -> Response:
         """Return a stream; raise the error of its first frame, because the others have no status."""
@@ -272,9 +305,12 @@ class _Call(NamedTuple):
         return StreamingResponse(send(), headers=headers)
 
 
+_Handler = Callable[[_Call], Awaitable[Response]]
+
+
 async def _ask(call: _Call) -> Response:
     """Store what a request brings, and stream the turn that answers it."""
-    body = await read_object(call.request, call.options.max_body)
+    body = await call.body()
     asked = call.protocol.read(body)
     id = body.get(call.protocol.key)
     if asked.message is not None and asked.kind == "message":
@@ -283,8 +319,8 @@ async def _ask(call: _Call) -> Response:
     options = call.options
     turn = await ui.submit(conversation, asked, client_tools=options.client_tools, by=call.user, busy=options.busy)
     if call.protocol is _AGUI:
-        return await call.stream(call.frames(conversation, turn, run_id=asked.run_id))
-    return await call.stream(call.frames(conversation, turn, continues=asked.kind in ("approval", "results")))
+        return await call.turn(conversation, turn, run_id=asked.run_id)
+    return await call.turn(conversation, turn, continues=asked.kind in ("approval", "results"))
 
 
 def _title(asked: ui.ChatRequest) -> str | None:
@@ -292,97 +328,194 @@ def _title(asked: ui.ChatRequest) -> str | None:
     content = None if asked.message is None else asked.message.content
     if isinstance(content, list):
         content = next((each["text"] for each in content if each.get("type") == "text"), None)
-    words = " ".join(content.split()) if isinstance(content, str) else ""
+    # A database cannot store a NUL or half of a surrogate pair as text.
+    content = content.replace("\0", " ").encode(errors="ignore").decode() if isinstance(content, str) else ""
+    words = " ".join(content.split())
     return (words if len(words) <= _TITLE else f"{words[:_TITLE].rpartition(' ')[0] or words[:_TITLE]}…") or None
 
 
 async def _follow(call: _Call) -> Response:
     """Stream the turn in progress or the one that is owed; 204 if there is none. With `follow`, stay for later ones."""
-    conversation = await call.find(call.request.path_params["id"])
+    conversation = await call.named()
     position = sse.requested_position(call.request.scope)
     if call.protocol is _AGUI and call.request.query_params.get("follow") == "true":
-        return await call.stream(runs(conversation, after=position, heartbeat=call.options.heartbeat))
-    turn: str | Awaited = Awaited()
+        return await call.runs(conversation, after=position)
+    start = await streams.read(conversation, following.newest, "")
+    turn: str | Awaited = Awaited(after_turn=start.turn_no)
     state = await streams.find_turn(conversation, Awaited())
     if state.id is None and not state.is_owed:
         if call.protocol is not _AGUI or (asked := await streams.last_suspended(conversation)) is None:
             return Response(status_code=204)
         turn = asked  # its end has the interrupts
     if call.protocol is _AGUI:
-        return await call.stream(call.frames(conversation, turn, after=position))
-    return await call.stream(call.frames(conversation, turn, after=position, whole=True))
+        return await call.turn(conversation, turn, after=position)
+    return await call.turn(conversation, turn, after=position, whole=True)
 
 
 async def _messages(call: _Call) -> Response:
     """Return the stored messages, with the questions that wait."""
-    conversation = await call.find(call.request.path_params["id"])
-    session, waiting, suspensions = await streams.read(conversation, streams.load_page)
+    conversation = await call.named()
+    session, waiting, suspensions, alternatives = await streams.read(conversation, streams.load_page)
     if call.protocol is _AGUI:
-        return JSONResponse(ui.agui_messages(session, waiting))
-    return JSONResponse(ui.aisdk_messages(session, suspensions, waiting))
+        return AnyJSON(ui.agui_messages(session, waiting))
+    return AnyJSON(ui.aisdk_messages(session, suspensions, waiting, alternatives))
 
 
 async def _stop(call: _Call) -> Response:
     """Stop the turn in progress; otherwise end the questions that wait, without an answer."""
-    conversation = await call.find(call.request.path_params["id"])
+    conversation = await call.named()
     await conversation.turns.stop(by=call.user, owed=True)
     return Response(status_code=204)
 
 
-async def _list(call: _Call) -> Response:
-    """Return a page of the user's conversations."""
-    prefix = call.options.key_prefix
+async def _drop(call: _Call) -> Response:
+    """Delete a question that waits, such as a reminder."""
+    conversation = await call.named()
+    id = (await call.body()).get("message")
+    if not isinstance(id, str):
+        raise ValueError("the id of the message is not text")
+    await conversation.inbox.delete(id)
+    return Response(status_code=204)
+
+
+async def _switch(call: _Call) -> Response:
+    """Show an alternative in the place of what the conversation shows."""
+    conversation = await call.named()
+    id = (await call.body()).get("alternative")
+    if type(id) is not int:
+        raise ValueError("the alternative is not a number")
+    if await conversation.switch(id) and await ui.open_calls(conversation):
+        await call.store.transact(partial(_owe_turn, conversation.key))  # it asks the user again
+    return Response(status_code=204)
+
+
+def _owe_turn(key: str, store: Store) -> None:
+    """Note that a session is owed a turn, unless it already is, for example because a message waits in its inbox."""
+    conversation = store.conversation(key)
+    store.touch(key)  # locks the session: nothing is appended or put into the inbox until the commit
+    if not store._context.read(following.next_turn, key).is_owed:
+        conversation.inbox.put_messages([], replace_after=conversation.info().last_seq)
+
+
+async def _sessions(call: _Call, *, archived: bool | None) -> Page[SessionInfo]:
+    """Return a page of the user's conversations: those that are archived, those that are not, or with None, all."""
+    query, prefix = call.request.query_params, call.options.key_prefix
     which: Any = {"agent_id": call.options.agent_id, "key_prefix": prefix}
     which = {name: value for name, value in which.items() if value} | ({} if "/" in prefix else _TOP_LEVEL)
-    cursor = call.request.query_params.get("cursor") or None
-    page = await call.store.list_sessions(limit=_CHATS, cursor=cursor, **which)
+    limit = min(int(query.get("limit", _CHATS)), _CHATS)
+    page = await call.store.list_sessions(limit=limit, cursor=query.get("cursor") or None, **which)
+    return Page(items=[each for each in page.items if archived in (None, _is_archived(each))], next=page.next)
+
+
+def _is_archived(info: SessionInfo) -> bool:
+    return info.metadata.get(_ARCHIVED) is True
+
+
+async def _list(call: _Call) -> Response:
+    """Return a page of the user's conversations."""
+    status = call.request.query_params.get("status")
+    if status not in (None, "regular", "archived"):
+        raise ValueError("the status is neither regular nor archived")
+    page = await _sessions(call, archived=None if status is None else status == "archived")
     items = [
-        {"id": each.key.removeprefix(prefix), "title": each.title, "updated_at": each.updated_at.isoformat()}
+        {
+            "id": each.key.removeprefix(call.options.key_prefix),
+            "title": each.title,
+            "updated_at": each.updated_at.isoformat(),
+            "status": "archived" if _is_archived(each) else "regular",
+        }
         for each in page.items
     ]
-    return JSONResponse({"items": items, "next": page.next})
+    return AnyJSON({"items": items, "next": page.next} | ({"shares": True} if call.options.shares else {}))
 
 
-async def _rename(call: _Call) -> Response:
-    """Change the title of a conversation."""
-    conversation = await call.find(call.request.path_params["id"])
-    title = (await read_object(call.request, call.options.max_body)).get("title")
-    if title is not None and not isinstance(title, str):
-        raise ValueError("the title is not text")
-    await conversation.update(title=title)
+async def _share(call: _Call) -> Response:
+    """Create a link to a conversation."""
+    conversation = await call.named()
+    tools = (await call.body()).get("tools") is True
+    share = await conversation.share(tools=tools, by=call.user)
+    return AnyJSON({"id": share.id, "path": f"s/{share.token}"})
+
+
+async def _unshare(call: _Call) -> Response:
+    """Remove all links to a conversation."""
+    conversation = await call.named()
+    await conversation.unshare()
+    return Response(status_code=204)
+
+
+async def _change(call: _Call, *, archived: bool | None = None) -> Response:
+    """Change the title of a conversation, which CopilotKit calls its name, or whether it is archived."""
+    body = await call.body()
+    conversation = await call.named()
+    title, archived = body.get("title", body.get("name")), body.get(_ARCHIVED, archived)
+    if not isinstance(title, str | None) or not isinstance(archived, bool | None):
+        raise ValueError("the title is not text, or archived is not true or false")
+    changes: Any = {"title": title} if {"title", "name"} & body.keys() else {}
+    if archived is not None:
+        await change_metadata(conversation, lambda metadata: metadata | {_ARCHIVED: archived}, **changes)
+    elif changes:
+        await conversation.update(**changes)
     return Response(status_code=204)
 
 
 async def _delete(call: _Call) -> Response:
     """Delete a conversation with its descendants."""
-    conversation = await call.find(call.request.path_params["id"])
+    conversation = await call.named()
     if not await call.store.delete(conversation.key, descendants=True):
         raise HTTPException(404)
     return Response(status_code=204)
 
 
-def _failed(error: LangoStoreError) -> Response:
-    """Return the response for an error of the store."""
-    match error:
-        case NotFound():
-            return _error(404)
-        case DatabaseBusy() | DatabaseUnavailable():
-            logger.warning("a request of a chat has failed: %s", error)
-            return _error(503, "The database is busy or not available: try again.")
-        case ValueError():
-            return _error(400, str(error))
-    logger.info("a request of a chat was refused: %s", quoted(str(error)))
-    return _error(409, str(error))
+# The routes of a runtime of CopilotKit
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error(error.status_code)
+async def _runtime(call: _Call) -> Response:
+    """Describe the agent and the routes to CopilotKit's client."""
+    name = call.options.agent_id or _AGENT
+    threads = {"list": True, "inspect": False, "mutations": True, "realtimeMetadata": False}
+    agents = {name: {"name": name, "className": "", "description": ""}}
+    return AnyJSON({"mode": "sse", "agents": agents, "threadEndpoints": threads, "telemetryDisabled": True})
 
 
-async def _broken(_: Request, error: Exception) -> Response:
-    return _error(500, "The request has failed.")
+async def _connect(call: _Call) -> Response:
+    """Stream the messages, and the turn in progress or owed. With the property `follow`, stay for later turns."""
+    body = await call.body()
+    properties = body.get("forwardedProps")
+    follow = isinstance(properties, dict) and properties.get("follow") is True
+    try:
+        conversation = await call.find(body.get(call.protocol.key))
+    except NotFound:  # the first question will create it
+        return Response(media_type="text/event-stream")
+    return await call.runs(conversation, whole=True, follow=follow)
 
 
-def _error(status: int, text: str | None = None) -> Response:
-    return JSONResponse({"error": text or _ERRORS.get(status, "The request was refused.")}, status)
+async def _threads(call: _Call) -> Response:
+    """Return a page of the user's conversations as threads."""
+    whole = call.request.query_params.get("includeArchived") == "true"
+    page = await _sessions(call, archived=None if whole else False)
+    threads = [
+        {
+            "id": each.key.removeprefix(call.options.key_prefix),
+            "agentId": call.options.agent_id or _AGENT,
+            "name": each.title,
+            "archived": _is_archived(each),
+            "createdAt": each.created_at.isoformat(),
+            "updatedAt": each.updated_at.isoformat(),
+        }
+        for each in page.items
+    ]
+    return AnyJSON({"threads": threads, "nextCursor": page.next})
+
+
+async def _broken(_: Request, __: Exception) -> Response:
+    return AnyJSON({"error": _ERRORS[500]}, 500)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """Return the response to a request that was refused or has failed."""
+    status, text = (error.status_code, None) if isinstance(error, HTTPException) else status_and_text(error)
+    if isinstance(error, LangoStoreError) and status not in (400, 404):
+        level = logging.INFO if status == 409 else logging.WARNING if status == 503 else logging.ERROR
+        logger.log(level, "a request of a chat has failed: %s", quoted(str(error)))
+    return AnyJSON({"error": text or _ERRORS.get(status, "The request was refused.")}, status)

@@ -10,21 +10,17 @@ import json
 import logging
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
+from itertools import accumulate
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from lango_store import Message, MessageRole, SessionInfo
 from lango_store.aio import AsyncConversation, AsyncStore
 from lango_store.errors import (
-    Conflict,
-    DatabaseBusy,
-    DatabaseUnavailable,
     InvalidKey,
-    InvalidValue,
     LangoStoreError,
     MessageNotFound,
     SessionExists,
@@ -33,7 +29,17 @@ from lango_store.errors import (
 )
 from lango_store.interchange import openai_items
 from lango_store.rows import storable_id
-from lango_store.web.requests import GetUser, read_object, store_for
+from lango_store.web.payloads import without_payloads
+from lango_store.web.requests import (
+    AnyJSON,
+    GetUser,
+    change_metadata,
+    check_arguments,
+    read_object,
+    refuse_forms,
+    status_and_text,
+    store_for,
+)
 
 with needs_extra("web"):
     from starlette.applications import Starlette
@@ -49,24 +55,17 @@ _MOST_BYTES: Final = 2**25
 _PAGE: Final = 20
 _LONGEST_PAGE: Final = 100
 _NEWEST: Final = 1_000
-_TRIES: Final = 100
 _PLAIN_ID: Final = re.compile("conv_(?!key_)[A-Za-z0-9_-]+")
 _ENCODED: Final = "conv_key_"
-_PLACE: Final = re.compile(r"[a-z]+_at_(\d{1,18})_(\d{1,18})")
+_PLACE: Final = re.compile(r"(?:[a-z]+_)?at_(\d{1,18})_(\d{1,18})")
+_NO_IDS: Final = ("", "__fake_id__", "FAKE_ID")  # those of the Agents SDK, for items of other models
 _PREFIXES: Final = {
     "message": "msg", "function_call": "fc", "function_call_output": "fc", "reasoning": "rs", "custom_tool_call": "ctc",
 }  # fmt: skip
 _HAVE_STATUS: Final = ("message", "function_call", "function_call_output")
+_Fields = dict[str, Any]
 _MOST_PAIRS, _LONGEST_KEY, _LONGEST_VALUE = 16, 64, 512
-_STATUS: Final = {
-    InvalidKey: 404,  # no session can have this key
-    SessionNotFound: 404,
-    MessageNotFound: 404,
-    InvalidValue: 400,
-    Conflict: 409,
-    DatabaseBusy: 503,
-    DatabaseUnavailable: 503,
-}
+_BROKEN: Final = "The server had an error while processing your request."
 
 
 def conversation_id(key: str) -> str:
@@ -99,30 +98,29 @@ def conversations(store: AsyncStore, *, user: GetUser) -> Starlette:
     Raises:
         TypeError: `store` is not an `AsyncStore`, or `user` is not callable.
     """
-    if not isinstance(store, AsyncStore):
-        raise TypeError(f"store is {type(store).__name__}: give an AsyncStore")
-    if not callable(user):
-        raise TypeError(f"user is {type(user).__name__}: give a function of the request")
-    api = _API(store, user)
-    one = "/conversations/{conversation}"
-    return Starlette(
-        routes=[
-            Route("/conversations", api.create, methods=["POST"]),
-            Route(one, api.retrieve, methods=["GET"]),
-            Route(one, api.update, methods=["POST"]),
-            Route(one, api.delete, methods=["DELETE"]),
-            Route(f"{one}/items", api.list_items, methods=["GET"]),
-            Route(f"{one}/items", api.create_items, methods=["POST"]),
-            Route(f"{one}/items/{{item:path}}", api.retrieve_item, methods=["GET"]),
-            Route(f"{one}/items/{{item:path}}", api.delete_item, methods=["DELETE"]),
-        ],
-        exception_handlers={
-            APIError: _refused,
-            HTTPException: _no_route,
-            LangoStoreError: _failed,
-            Exception: _failed,
-        },
-    )
+    check_arguments(store, user)
+
+    def route(method: str, path: str, handler: _Handler) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return _answer(await handler(_Call(request, *await store_for(store, user, request))))
+
+        return Route(f"/conversations{path}", endpoint, methods=[method])
+
+    one, item = "/{conversation}", "/{conversation}/items/{item:path}"
+    routes = [
+        route("POST", "", _create),
+        route("GET", one, _retrieve),
+        route("POST", one, _update),
+        route("DELETE", one, _delete),
+        route("GET", f"{one}/items", _list_items),
+        route("POST", f"{one}/items", _create_items),
+        route("GET", item, _retrieve_item),
+        route("DELETE", item, _delete_item),
+    ]
+    handled = APIError, HTTPException, LangoStoreError, Exception
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(handled, _failed))
+    app.router.redirect_slashes = False
+    return app
 
 
 _TEXTS: Final = {
@@ -142,117 +140,137 @@ class APIError(Exception):
 
 
 class Item(NamedTuple):
-    """An item of a conversation: the `seq` of its message, and its fields."""
+    """An item of a conversation.
+
+    Attributes:
+        seq: The `seq` of its message.
+        number: Its number in the message.
+        fields: Its fields, as clients get them.
+        cursor: Its id, or its place if other items may have the id or it may not be found by it.
+        size: The bytes of the message's large strings, if these are not loaded.
+    """
 
     seq: int
-    fields: dict[str, Any]
+    number: int
+    fields: _Fields
+    cursor: str
+    size: int
 
 
-class _API:
-    """The routes."""
+class _Call(NamedTuple):
+    """A request of a user, with a store that has only the sessions of this user."""
 
-    def __init__(self, store: AsyncStore, user: GetUser) -> None:
-        self._store = store
-        self._user = user
+    request: Request
+    store: AsyncStore
+    user: str | None
 
-    async def create(self, request: Request) -> Response:
-        """Create a conversation, or return the one that the same request has created."""
-        store = await self._bound(request)
-        body = await _body(request, "items", "metadata")
-        repeated = request.headers.get("idempotency-key")
-        key = f"conv_{_hashed(request.state.user, repeated) if repeated else token_hex(24)}"
-        messages = _messages(_items(body, required=False), key, repeated)
-        try:
-            info: SessionInfo = await store.create(key, messages=messages, metadata=_metadata(body))
-        except SessionExists:
-            info = await store.conversation(key).info()
-        return _answer(_conversation(info))
+    @property
+    def conversation(self) -> AsyncConversation:
+        """The conversation that the path names."""
+        return self.store.conversation(_key_of(self.request.path_params["conversation"]))
 
-    async def retrieve(self, request: Request) -> Response:
-        """Return a conversation."""
-        return _answer(_conversation(await (await self._conversation(request)).info()))
+    @property
+    def repeated(self) -> str | None:
+        """The common part of a request and its repetitions."""
+        return self.request.headers.get("idempotency-key")
 
-    async def update(self, request: Request) -> Response:
-        """Replace the metadata of a conversation. Values that are not text belong to other programs, and stay."""
-        conversation = await self._conversation(request)
-        body = await _body(request, "metadata")
-        if "metadata" not in body:
-            raise _missing("metadata")
-        new = _metadata(body)
-        for _ in range(_TRIES):
-            info = await conversation.info()
-            kept = {name: value for name, value in info.metadata.items() if not isinstance(value, str)}
-            with suppress(Conflict):  # an append, for example, has changed the revision
-                return _answer(_conversation(await conversation.update(metadata=kept | new, expect=info.revision)))
-        raise APIError("Other requests change the conversation: try again.", 409)
 
-    async def delete(self, request: Request) -> Response:
-        """Delete a conversation with its items."""
-        store, key = await self._bound(request), _key_of(request)
-        if not await store.delete(key):
-            raise SessionNotFound(key)
-        return _answer({"id": conversation_id(key), "object": "conversation.deleted", "deleted": True})
+_Handler = Callable[[_Call], Awaitable[_Fields]]
 
-    async def create_items(self, request: Request) -> Response:
-        """Store items, all or none. Items that are stored already are not stored again."""
-        conversation = await self._conversation(request)
-        items = _items(await _body(request, "items"))
-        messages = _messages(items, conversation.key, request.headers.get("idempotency-key"))
-        stored = await conversation.append_messages(messages)
-        return _answer(_page([item for each in stored for item in _served(conversation, each)], has_more=False))
 
-    async def list_items(self, request: Request) -> Response:
-        """Return a page of items."""
-        conversation = await self._conversation(request)
-        query = request.query_params
-        limit, is_newest_first = _limit(query), _order(query) == "desc"
-        found = await _find(conversation, query["after"]) if query.get("after") else None
-        items = await _read(conversation, limit + 1, found, is_newest_first)
-        return _answer(_page(items[:limit], has_more=len(items) > limit))
+async def _create(call: _Call) -> _Fields:
+    """Create a conversation, or return the one that the same request has created."""
+    refuse_forms(call.request)
+    is_empty = call.request.headers.get("content-length") == "0"
+    body = {} if is_empty else await _body(call.request, "items", "metadata")
+    key = f"conv_{_hashed(call.user, call.repeated) if call.repeated else token_hex(24)}"
+    messages = _messages(_items(body, required=False), key, call.repeated)
+    try:
+        return _conversation(await call.store.create(key, messages=messages, metadata=_metadata(body)))
+    except SessionExists:
+        return _conversation(await call.store.conversation(key).info())
 
-    async def retrieve_item(self, request: Request) -> Response:
-        """Return an item."""
-        items, number = await _find(await self._conversation(request), request.path_params["item"])
-        return _answer(items[number].fields)
 
-    async def delete_item(self, request: Request) -> Response:
-        """Delete an item, and return its conversation."""
-        conversation = await self._conversation(request)
-        items, number = await _find(conversation, request.path_params["item"])
-        if len(items) > 1:
-            text = f"The item belongs to a message with {len(items)} items, which can only be deleted as a whole."
-            raise APIError(text, param="item_id", code="item_not_deletable")
-        await conversation.edits.delete(items[number].seq)
-        return _answer(_conversation(await conversation.info()))
+async def _retrieve(call: _Call) -> _Fields:
+    """Return a conversation."""
+    return _conversation(await call.conversation.info())
 
-    async def _bound(self, request: Request) -> AsyncStore:
-        """Return the store of the user who sent a request."""
-        store, request.state.user = await store_for(self._store, self._user, request)
-        return store
 
-    async def _conversation(self, request: Request) -> AsyncConversation:
-        return (await self._bound(request)).conversation(_key_of(request))
+async def _update(call: _Call) -> _Fields:
+    """Replace the metadata of a conversation. Values that are not text belong to other programs, and stay."""
+    body = await _body(call.request, "metadata")
+    if "metadata" not in body:
+        raise _missing("metadata")
+    new = _metadata(body)
+
+    def change(metadata: _Fields) -> _Fields:
+        return {name: value for name, value in metadata.items() if not isinstance(value, str)} | new
+
+    return _conversation(await change_metadata(call.conversation, change))
+
+
+async def _delete(call: _Call) -> _Fields:
+    """Delete a conversation with its items."""
+    key = call.conversation.key
+    if not await call.store.delete(key):
+        raise SessionNotFound(key)
+    return {"id": conversation_id(key), "object": "conversation.deleted", "deleted": True}
+
+
+async def _create_items(call: _Call) -> _Fields:
+    """Store items, all or none. Items that are stored already are not stored again."""
+    items, conversation = _items(await _body(call.request, "items")), call.conversation
+    stored = await conversation.append_messages(_messages(items, conversation.key, call.repeated))
+    return _page([item for each in stored for item in _served(conversation, each)], has_more=False)
+
+
+async def _list_items(call: _Call) -> _Fields:
+    """Return a page of items."""
+    conversation, query = call.conversation, call.request.query_params
+    limit, is_newest_first = _limit(query), _order(query) == "desc"
+    found = await _find(conversation, query["after"]) if query.get("after") else None
+    items = await _read(conversation, limit + 1, found, is_newest_first)
+    fitting = _fitting(items[:limit])
+    return _page(await _load(conversation, fitting), has_more=len(items) > len(fitting))
+
+
+async def _retrieve_item(call: _Call) -> _Fields:
+    """Return an item."""
+    conversation, id = call.conversation, call.request.path_params["item"]
+    items, number = await _find(conversation, id)
+    for item in await _load(conversation, [items[number]]):
+        return item.fields
+    raise _no_item(id)
+
+
+async def _delete_item(call: _Call) -> _Fields:
+    """Delete an item, and return its conversation."""
+    conversation = call.conversation
+    items, number = await _find(conversation, call.request.path_params["item"])
+    text = f"The item belongs to a message with {len(items)} items, which can only be deleted as a whole."
+    _require(len(items) == 1, text, "item_id", "item_not_deletable")
+    await conversation.edits.delete(items[number].seq)
+    return _conversation(await conversation.info())
 
 
 # Requests
 
 
-def _key_of(request: Request) -> str:
-    """Return the key of the session that a path names: by its id in the API or, without the prefix `conv_`, itself."""
-    id: str = request.path_params["conversation"]
+def _key_of(id: str) -> str:
+    """Return the key of the session with an id: that of the API or, without the prefix `conv_`, the key itself."""
     if not id.startswith(_ENCODED):
         return id
     encoded = id.removeprefix(_ENCODED)
     try:
         key = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
-    except (Error, ValueError):
+    except ValueError:
         raise SessionNotFound(id) from None
     if conversation_id(key) != id:
         raise SessionNotFound(id)
     return key
 
 
-async def _body(request: Request, *names: str) -> dict[str, Any]:
+async def _body(request: Request, *names: str) -> _Fields:
     """Return the body of a request, an object with some of these names."""
     try:
         body = await read_object(request, _MOST_BYTES)
@@ -268,8 +286,13 @@ def _missing(param: str) -> APIError:
     return APIError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
-def _invalid_type(param: str, expected: str) -> APIError:
-    return APIError(f"Invalid type for '{param}': expected {expected}.", param=param, code="invalid_type")
+def _require(is_right: bool, text: str, param: str, code: str) -> None:
+    if not is_right:
+        raise APIError(text, param=param, code=code)
+
+
+def _expect(is_right: bool, param: str, expected: str) -> None:
+    _require(is_right, f"Invalid type for '{param}': expected {expected}.", param, "invalid_type")
 
 
 def _param(name: str) -> str:
@@ -277,35 +300,30 @@ def _param(name: str) -> str:
 
 
 def _metadata(body: Mapping[str, Any]) -> dict[str, str]:
-    metadata = body.get("metadata")
+    metadata: dict[str, str] | None = body.get("metadata")
     if metadata is None:
         return {}
-    if not isinstance(metadata, dict):
-        raise _invalid_type("metadata", "an object")
-    if len(metadata) > _MOST_PAIRS:
-        text = f"Invalid 'metadata': too many properties. Expected at most {_MOST_PAIRS}, but got {len(metadata)}."
-        raise APIError(text, param="metadata", code="object_above_max_properties")
+    _expect(isinstance(metadata, dict), "metadata", "an object")
+    text = f"Invalid 'metadata': too many properties. Expected at most {_MOST_PAIRS}, but got {len(metadata)}."
+    _require(len(metadata) <= _MOST_PAIRS, text, "metadata", "object_above_max_properties")
     for name, value in metadata.items():
         param = f"metadata.{_param(name)}"
-        if not isinstance(value, str):
-            raise _invalid_type(param, "a string")
-        if len(name) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
-            text = f"Invalid '{param}': names have at most {_LONGEST_KEY} characters, values {_LONGEST_VALUE}."
-            raise APIError(text, param=param, code="string_above_max_length")
+        _expect(isinstance(value, str), param, "a string")
+        text = f"Invalid '{param}': names have at most {_LONGEST_KEY} characters, values {_LONGEST_VALUE}."
+        is_short = len(name) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE
+        _require(is_short, text, param, "string_above_max_length")
     return metadata
 
 
-def _items(body: Mapping[str, Any], *, required: bool = True) -> list[dict[str, Any]]:
-    items = body.get("items")
+def _items(body: Mapping[str, Any], *, required: bool = True) -> list[_Fields]:
+    items: list[_Fields] | None = body.get("items")
     if items is None and not required:
         return []
     if items is None:
         raise _missing("items")
-    if not isinstance(items, list):
-        raise _invalid_type("items", "an array of objects")
-    if len(items) > MOST_ITEMS:
-        text = f"Invalid 'items': array too long. Expected at most {MOST_ITEMS} items, but got {len(items)} instead."
-        raise APIError(text, param="items", code="array_above_max_length")
+    _expect(isinstance(items, list), "items", "an array of objects")
+    text = f"Invalid 'items': array too long. Expected at most {MOST_ITEMS} items, but got {len(items)} instead."
+    _require(len(items) <= MOST_ITEMS, text, "items", "array_above_max_length")
     for number, item in enumerate(items):
         _check(item, f"items[{number}]")
     return items
@@ -313,30 +331,27 @@ def _items(body: Mapping[str, Any], *, required: bool = True) -> list[dict[str, 
 
 def _check(item: Any, param: str) -> None:
     """Refuse an item that is not an object with a type, or that is a message without its fields."""
-    if not isinstance(item, dict):
-        raise _invalid_type(param, "an object")
+    _expect(isinstance(item, dict), param, "an object")
     kind, id = item.get("type", "message" if "role" in item else None), item.get("id")
     if kind is None:
         raise _missing(f"{param}.type")
-    if not isinstance(kind, str):
-        raise _invalid_type(f"{param}.type", "a string")
-    if id is not None and storable_id(id) is None:
-        raise _invalid_type(f"{param}.id", "a string of 1 to 512 bytes")
+    _expect(isinstance(kind, str), f"{param}.type", "a string")
+    _expect(id is None or storable_id(id) is not None, f"{param}.id", "a string of 1 to 512 bytes")
     if kind != "message":
         return
     for name in ("role", "content"):
         if name not in item:
             raise _missing(f"{param}.{name}")
-    if not isinstance(item["role"], str):
-        raise _invalid_type(f"{param}.role", "a string")
-    if not isinstance(item["content"], str | list):
-        raise _invalid_type(f"{param}.content", "a string or an array of objects")
+    _expect(isinstance(item["role"], str), f"{param}.role", "a string")
+    content = item["content"]
+    is_list = isinstance(content, list) and all(isinstance(part, dict) for part in content)
+    _expect(is_list or isinstance(content, str), f"{param}.content", "a string or an array of objects")
 
 
 def _messages(items: Sequence[Mapping[str, Any]], key: str, repeated: str | None) -> list[Message]:
     """Return the messages of items, each with an id. It depends on the header of repeated requests, if there is one."""
     ends = [_hashed(key, repeated, number) if repeated else token_hex(24) for number in range(len(items))]
-    ids = [item.get("id") or f"{_prefix(item)}_{end}" for item, end in zip(items, ends, strict=True)]
+    ids = [_id_of(item) or f"{_prefix(item)}_{end}" for item, end in zip(items, ends, strict=True)]
     return [openai_items.message_of_json(item, id=id) for item, id in zip(items, ids, strict=True)]
 
 
@@ -346,23 +361,18 @@ def _hashed(*names: object) -> str:
 
 def _limit(query: Mapping[str, str]) -> int:
     text = query.get("limit", str(_PAGE))
-    if not re.fullmatch("-?[0-9]{1,9}", text):
-        raise _invalid_type("limit", "an integer")
+    _expect(re.fullmatch("-?[0-9]{1,9}", text) is not None, "limit", "an integer")
     limit = int(text)
-    if limit < 1 or limit > _LONGEST_PAGE:
-        bound, name = (">= 1", "below_min") if limit < 1 else (f"<= {_LONGEST_PAGE}", "above_max")
-        text = (
-            f"Invalid 'limit': integer {name.replace('_', ' ')}imum value. Expected a value {bound}, but got {limit}."
-        )
-        raise APIError(text, param="limit", code=f"integer_{name}_value")
+    text = f"Invalid 'limit': expected a value from 1 to {_LONGEST_PAGE}, but got {limit}."
+    _require(limit >= 1, text, "limit", "integer_below_min_value")
+    _require(limit <= _LONGEST_PAGE, text, "limit", "integer_above_max_value")
     return limit
 
 
 def _order(query: Mapping[str, str]) -> str:
     order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        text = f"Invalid value: {order!a}. Supported values are: 'asc' and 'desc'."
-        raise APIError(text, param="order", code="invalid_value")
+    text = f"Invalid value: {order!a}. Supported values are: 'asc' and 'desc'."
+    _require(order in ("asc", "desc"), text, "order", "invalid_value")
     return order
 
 
@@ -372,7 +382,7 @@ def _order(query: Mapping[str, str]) -> str:
 async def _read(
     conversation: AsyncConversation, count: int, found: tuple[list[Item], int] | None, is_newest_first: bool
 ) -> list[Item]:
-    """Read items, those after an item that was found. Records of other writers are not items."""
+    """Read items without their large strings, those after an item that was found."""
     items: list[Item] = []
     seq = None
     if found is not None:
@@ -382,72 +392,106 @@ async def _read(
     size = count
     while len(items) < count:
         if is_newest_first:
-            messages = (await conversation.all_messages(before=seq, last=size))[::-1]
+            messages = (await conversation.all_messages(before=seq, last=size, payloads="reference"))[::-1]
         else:
-            messages = await conversation.all_messages(after=seq or 0, limit=size)
+            messages = await conversation.all_messages(after=seq or 0, limit=size, payloads="reference")
         for message in messages:
             served = _served(conversation, message)
             items += served[::-1] if is_newest_first else served
         if len(messages) < size:
             break
-        seq, size = messages[-1].seq, _NEWEST
+        seq, size = messages[-1].seq, min(2 * size, _NEWEST)
     return items
 
 
+def _fitting(items: Sequence[Item]) -> Sequence[Item]:
+    """Return the first items, at least one, whose large strings together are not too large for a page."""
+    sizes = list(accumulate(item.size for item in items))
+    return items[: max(1, bisect_right(sizes, _MOST_BYTES))]
+
+
+async def _load(conversation: AsyncConversation, items: Sequence[Item]) -> list[Item]:
+    """Return items with their large strings, without those that have been deleted since they were read."""
+    large = {item.seq for item in items if item.size}
+    messages = await conversation.all_messages(seqs=sorted(large)) if large else []
+    loaded = {each[:2]: each for message in messages for each in _served(conversation, message)}
+    return [loaded.get(item[:2], item) for item in items if item[:2] in loaded or not item.size]
+
+
 async def _find(conversation: AsyncConversation, id: str) -> tuple[list[Item], int]:
-    """Return the items of a message, and the position of the item with this id.
+    """Return the items of a message, maybe without large strings, and the position of the item with this id."""
+    async for messages in _candidates(conversation, id):
+        for message in messages:
+            items = _served(conversation, message)
+            for number, item in enumerate(items):
+                if id in (item.fields["id"], item.cursor) or (message.id == id and len(items) == 1):
+                    return items, number
+    raise _no_item(id)
+
+
+async def _candidates(conversation: AsyncConversation, id: str) -> AsyncIterator[Sequence[Message]]:
+    """Yield messages that may have the item with an id.
 
     An item of another writer may have an id that its message does not have: it is found among the newest messages.
     """
-    if place := _PLACE.fullmatch(id):
-        messages = await conversation.all_messages(seqs=[int(place[1])])
-    else:
-        message = await conversation.find_message(id) if storable_id(id) else None
-        messages = [message] if message else (await conversation.all_messages(last=_NEWEST))[::-1]
-    for message in messages:
-        items = _served(conversation, message)
-        for number, item in enumerate(items):
-            if id == item.fields["id"] or (message.id == id and len(items) == 1):
-                return items, number
-    raise APIError(f"Item with id {id!a} not found.", 404, param="item_id")
+    place = _PLACE.fullmatch(id)
+    if place:
+        yield await conversation.all_messages(seqs=[int(place[1])], payloads="reference")
+    message = await conversation.find_message(id) if storable_id(id) else None
+    if message:  # a client may have sent an item with the id that it has in another conversation
+        yield [message]
+    elif not place:
+        yield (await conversation.all_messages(last=_NEWEST, payloads="reference"))[::-1]
+
+
+def _no_item(id: str) -> APIError:
+    return APIError(f"Item with id {id!a} not found.", 404, param="item_id")
 
 
 def _served(conversation: AsyncConversation, message: Message) -> list[Item]:
     """Return the items of a message as clients get them; none for a record of another writer."""
     if message.role is MessageRole.RECORD and message.author != openai_items.NAME:
         return []
+    message, size = without_payloads(message)
     items = openai_items.stored_items(conversation.key, message)
-    default = message.id if len(items) == 1 else None
-    return [
-        Item(message.seq, _complete(item, default or f"{_prefix(item)}_at_{message.seq}_{number}"))
-        for number, item in enumerate(items)
-        if isinstance(item, dict)
-    ]
+    served = []
+    for number, item in enumerate(items):
+        if isinstance(item, dict):
+            place = f"at_{message.seq}_{number}"
+            id = (message.id if len(items) == 1 else None) or f"{_prefix(item)}_{place}"
+            fields = _complete(item, id)
+            served.append(Item(message.seq, number, fields, id if fields["id"] == id else place, size))
+    return served
 
 
-def _complete(item: Mapping[str, Any], default_id: str) -> dict[str, Any]:
+def _complete(item: Mapping[str, Any], default_id: str) -> _Fields:
     """Return an item with the fields that OpenAI's API adds. All other fields are unchanged."""
-    id = item.get("id")
-    fields = {**item, "id": id if id and isinstance(id, str) else default_id}
+    fields = {**item, "id": _id_of(item) or default_id}
     if "role" in item:
         fields.setdefault("type", "message")
     if fields.get("type") in _HAVE_STATUS:
         fields.setdefault("status", "completed")
     if fields.get("type") == "message" and isinstance(item.get("content"), str):
-        block = {"type": "output_text", "annotations": []} if item["role"] == "assistant" else {"type": "input_text"}
+        is_answer = item.get("role") == "assistant"
+        block = {"type": "output_text", "annotations": []} if is_answer else {"type": "input_text"}
         fields["content"] = [{**block, "text": item["content"]}]
     return fields
 
 
+def _id_of(item: Mapping[str, Any]) -> str | None:
+    id = item.get("id")
+    return id if isinstance(id, str) and id not in _NO_IDS else None
+
+
 def _prefix(item: Mapping[str, Any]) -> str:
     """Return the beginning of an id that OpenAI expects for this type of item."""
-    return _PREFIXES.get(item.get("type", "message"), "item")
+    return _PREFIXES.get(str(item.get("type", "message")), "item")
 
 
 # Answers
 
 
-def _conversation(info: SessionInfo) -> dict[str, Any]:
+def _conversation(info: SessionInfo) -> _Fields:
     return {
         "id": conversation_id(info.key),
         "object": "conversation",
@@ -456,40 +500,37 @@ def _conversation(info: SessionInfo) -> dict[str, Any]:
     }
 
 
-def _page(items: Sequence[Item], *, has_more: bool) -> dict[str, Any]:
+def _page(items: Sequence[Item], *, has_more: bool) -> _Fields:
     data = [item.fields for item in items]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    first, last = (data[0]["id"], items[-1].cursor) if data else (None, None)
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more}
 
 
-def _answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    # Without the escapes of JSON, a lone surrogate could not be sent.
-    text = json.dumps(body, allow_nan=False)
-    return Response(text, status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
-
-
-def _error(message: str, status: int, param: str | None = None, code: str | None = None) -> Response:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    return _answer({"error": {"message": message, "type": kind, "param": param, "code": code}}, status)
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, APIError)
-    return _error(str(error), error.status, error.param, error.code)
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    text, code = _TEXTS.get(error.status_code, (f"Invalid URL ({request.method} {request.url.path})", "unknown_url"))
-    return _error(text, error.status_code, code=code)
+def _answer(body: Any, status: int = 200) -> Response:
+    return AnyJSON(body, status, {"Cache-Control": "no-store"})
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    status = next((_STATUS[kind] for kind in type(error).mro() if kind in _STATUS), 500)
-    if isinstance(error, (SessionNotFound, InvalidKey)):
-        id = request.path_params.get("conversation")
-        return _error(f"Conversation with id {id!a} not found.", 404)
+    """Return the error object of a request that was refused or has failed."""
+    refused = _refusal(request, error)
+    kind = "server_error" if refused.status >= 500 else "invalid_request_error"
+    fields = {"message": str(refused), "type": kind, "param": refused.param, "code": refused.code}
+    return _answer({"error": fields}, refused.status)
+
+
+def _refusal(request: Request, error: Exception) -> APIError:
+    match error:
+        case APIError():
+            return error
+        case HTTPException(status_code=status):
+            unknown = f"Invalid URL ({request.method} {request.url.path})", "unknown_url"
+            reason, code = _TEXTS.get(status, unknown)
+            return APIError(reason, status, code=code)
+        case SessionNotFound() | InvalidKey():  # no session can have an invalid key
+            return APIError(f"Conversation with id {request.path_params.get('conversation')!a} not found.", 404)
+        case MessageNotFound():  # another request has deleted it since it was found
+            return _no_item(request.path_params["item"])
+    status, text = status_and_text(error) if isinstance(error, LangoStoreError) else (500, None)
     if status >= 500:
         logger.error("a request of the Conversations API failed: %s", error)
-        return _error("The server had an error while processing your request.", status)
-    return _error(str(error), status, code="invalid_value" if status == 400 else None)
+    return APIError(text or _BROKEN, status, code="invalid_value" if status == 400 else None)

@@ -5,6 +5,7 @@ from importlib.resources import files
 from typing import Final
 
 from lango_store.errors import needs_extra
+from lango_store.web.requests import headers_of_page
 
 with needs_extra("web"):
     from starlette.requests import Request
@@ -13,22 +14,17 @@ with needs_extra("web"):
 
 _STATIC: Final = files("lango_store.web") / "static"
 _TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-_HEADERS: Final = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
-        "form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",
-}
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+_HEADERS: Final = headers_of_page(_POLICY) | {"Cache-Control": "no-cache"}
 
 
 def chat_page(*scripts: str) -> list[Route]:
     """Return the routes of a page for `chat`: `/`, `/chat.js` and `/chat.css`.
 
-    The page has no access of its own: it sends the requests of the browser to `api/chat`, with the cookies of the user.
+    The page itself has no access: it sends the requests of the browser to `api/chat`, with the cookies of the user.
 
     Args:
         *scripts: The addresses of other scripts of the same origin that the page loads. A script defines the tools that

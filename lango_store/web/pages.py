@@ -4,26 +4,20 @@
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from lango_store import Filters, Message, SearchHit, SessionInfo
+from lango_store import Alternative, Filters, Message, SearchHit, SessionInfo
 from lango_store._rooms.documents.document import render_header, render_log
 from lango_store._rooms.documents.page import PAGE_END, POLICY, escape_line, render_time, start_page
-from lango_store.errors import (
-    DamagedMessage,
-    DatabaseBusy,
-    DatabaseUnavailable,
-    LangoStoreError,
-    SearchUnavailable,
-    SessionNotFound,
-    needs_extra,
-)
+from lango_store.errors import DamagedMessage, LangoStoreError, needs_extra
 from lango_store.rows import TURN
 from lango_store.rows.storage import Order, turns
 from lango_store.store import Store
+from lango_store.web import overview
+from lango_store.web.requests import headers_of_page, status_and_text
 
 with needs_extra("web"):
     from starlette.applications import Starlette
@@ -38,19 +32,12 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _MESSAGES: Final = 100
 _SESSIONS: Final = 50
 _HITS: Final = 20
+_PREVIEW: Final = 80
 _COLUMNS: Final = ("session", "agent", "user", "messages", "turns", "updated")
 _FILTERS: Final = ("agent_id", "user_id", "key_prefix", "title")
 
 _POLICY: Final = POLICY.replace("form-action 'none'", "form-action 'self'")  # the list has filters
-_HEADERS: Final = {
-    "Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
+_HEADERS: Final = headers_of_page(_POLICY)
 
 
 def new_token() -> str:
@@ -87,6 +74,7 @@ def application(
             Route("/", pages.sessions, methods=["GET"]),
             Route("/session", pages.session, methods=["GET"]),
             Route("/search", pages.search, methods=["GET"]),
+            Route("/totals", pages.totals, methods=["GET"]),
         ],
     )
     handlers: dict[Any, Any] = {404: _missing, 405: _missing, LangoStoreError: _failed, ValueError: _failed}
@@ -159,13 +147,25 @@ class _Pages:
         rows = "".join(map(_row, page.items)) or '<tr><td colspan="6">No session.</td></tr>'
         columns = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
         table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
-        return _page("Sessions", f"<h1>Sessions</h1>{_search_form('')}{_form(query, order)}{table}{_nav(links)}")
+        totals = _nav([_link("totals", {}, "totals")], "more")
+        return _page(
+            "Sessions", f"<h1>Sessions</h1>{totals}{_search_form('')}{_form(query, order)}{table}{_nav(links)}"
+        )
+
+    def totals(self, request: Request) -> Response:
+        """Show tokens, cost and sessions per day, tools that fail, the largest sessions, and owed turns."""
+        links = _nav([_link(".", {}, "all sessions")])
+        now = self._store._context.clock_time()
+        body = overview.render(self._store, now, lambda key, text: _link("session", {"key": key}, text))
+        return _page("Totals", f"{links}{body}")
 
     def session(self, request: Request) -> Response:
         """Show a part of the log of a session, by default the end."""
         query = request.query_params
         key = query.get("key", "")
         after, before = _seq(query, "after"), _seq(query, "before")
+        if (alternative := _seq(query, "alternative")) is not None:
+            return self._alternative(key, alternative)
         info = self._store.conversation(key).info()
         messages = (
             self._log(key, after=after, limit=_MESSAGES)
@@ -180,13 +180,24 @@ class _Pages:
             links.append(_link("session", {"key": key, "after": messages[-1].seq}, "later"))
             links.append(_link("session", {"key": key}, "last"))
         suspensions = self._store.conversation(key).suspensions.list()
-        shown = "".join(render_log(info, messages, self._turns(key, messages), suspensions)) or "<p>No message.</p>"
+        others = self._store.conversation(key).alternatives()
+        log = render_log(info, messages, self._turns(key, messages), suspensions, alternatives=others)
+        shown = "".join(log) or "<p>No message.</p>"
         usage = {}
         if after is None and before is None:  # on the first page only, because it reads all turns
             with suppress(DamagedMessage):
                 usage = self._store.conversation(key).total_usage()
         header = render_header(info, usage)
-        return _page(info.title or key, f"{_nav(links)}{header}{shown}{_nav(links, 'pages, again')}")
+        return _page(
+            info.title or key, f"{_nav(links)}{header}{_alternatives(key, others)}{shown}{_nav(links, 'pages, again')}"
+        )
+
+    def _alternative(self, key: str, id: int) -> Response:
+        """Show a session as it would be after a switch to an alternative."""
+        session = self._store.conversation(key).get(alternative=id)
+        links = _nav([_link(".", {}, "all sessions"), _link("session", {"key": key}, "what the session shows")])
+        shown = "".join(render_log(session, session.messages))
+        return _page(session.title or key, f"{links}<h1>Alternative {id} of {escape_line(key)}</h1>{shown}")
 
     def _log(self, key: str, **part: Any) -> list[Message | DamagedMessage]:
         return self._store.conversation(key).all_messages(**part, damaged="return")
@@ -200,15 +211,7 @@ class _Pages:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    match error:
-        case SessionNotFound():
-            status = 404
-        case DatabaseBusy() | DatabaseUnavailable() | SearchUnavailable():
-            status = 503
-        case ValueError():  # an invalid key, cursor or number, which no page links to
-            status = 400
-        case _:
-            status = 500
+    status, _ = status_and_text(error)
     home = _link(".", {}, "all sessions")
     return _page("Error", f"<h1>Error</h1><p>{escape_line(str(error))}</p>{_nav([home])}", status)
 
@@ -249,6 +252,17 @@ def _hit(hit: SearchHit) -> str:
         f'<article class="hit"><header><h2 dir="auto">{to}</h2><p class="facts">{facts}</p></header>'
         f'<div class="text" dir="auto">{"".join(parts)}{escape_line(hit.snippet[at:])}</div></article>'
     )
+
+
+def _alternatives(key: str, found: Sequence[Alternative]) -> str:
+    """Return links to what was kept in the place of what the session shows, by the message after which it differs."""
+    points: dict[int, list[str]] = {}
+    for each in found:
+        name = f"{each.first.role} {each.first.text or ''}"[:_PREVIEW]
+        to = escape_line(name) if each.is_shown else _link("session", {"key": key, "alternative": each.id}, name)
+        points.setdefault(each.after_seq, []).append(f"<li{' aria-current=true' * each.is_shown}>{to}</li>")
+    items = "".join(f"<li>after message {after}<ol>{''.join(each)}</ol></li>" for after, each in points.items())
+    return f"<details><summary>{len(found)} alternatives</summary><ul>{items}</ul></details>" if items else ""
 
 
 def _search_form(words: str) -> str:

@@ -5,6 +5,7 @@ import os
 import random
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from support.counting_tool import CountingTool, counting_tool
 from support.polling import until
 from support.streaming_model import PIECES, StreamingModel, streaming_model
 
-from lango_store import Message, Store
+from lango_store import Budget, Message, Store
 
 AXE: Final = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 ANSWER: Final = "".join(PIECES)
@@ -25,6 +26,7 @@ PICTURE: Final = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
     "1f15c4890000000d49444154789c63f8cfc0f01f0005000" + "1ff56c7c4a30000000049454e44ae426082"
 )
+TIME: Final = '{dateStyle: "medium", timeStyle: "short"}'
 VIEW: Final = """
 [...document.querySelectorAll("#log > article")].map((item) => [
   item.className,
@@ -77,6 +79,14 @@ def store(url: str) -> Iterator[Store]:
         yield store
 
 
+def versions(tab: Tab) -> list[str]:
+    """Return the numbers of the versions that are shown, such as "2/3"."""
+    shown: list[str] = tab.run(
+        "[...document.querySelectorAll('#log nav')].map((each) => each.childNodes[1].textContent)"
+    )
+    return shown
+
+
 def opened(browser: Browser, address: str) -> Tab:
     tab = browser.open_tab(address)
     until(lambda: tab.run("window.langoTools?.where !== undefined"))
@@ -107,6 +117,9 @@ def log(store: Store, key: str) -> list[Any]:
     for message in conversation.messages():
         if message.role == "user":
             items.append(["user", *shown(message)])
+            for known in calls.values():  # a question ends the wait for the results of earlier calls
+                if known[1] in ("input-available", "approval-requested"):
+                    known[1] = "unfinished"
         elif message.role == "assistant":
             item = ["assistant interrupted" if message.extra.get("interrupted") else "assistant"]
             items.append([*item, message.content] if message.content else item)
@@ -200,6 +213,51 @@ def test_reload_in_the_middle_of_an_answer_shows_the_rest(
     assert model.calls == {"Hello": 1}
 
 
+def test_question_that_waits_for_its_budget_says_so(tab: Tab, service: Service, store: Store) -> None:
+    total = Budget("user:ann", 5, reserve=5)
+    with store.open("spent").turn(budget=total) as turn:
+        turn.usage = {"input_tokens": 5}
+    ask(tab, "Hello")
+    until(lambda: len(store.owed().items) == 1)
+    assert store.work(lambda own, turn: None, once=True, budget=total) == 0
+    until(lambda: status(tab).startswith("The budget of user:ann is used up. The next try is on "))
+    store.budgets.reset("user:ann")
+    service.start_worker()
+    shows(tab, ["user", "Hello"], ["assistant", ANSWER])
+    until(lambda: status(tab) == "")
+
+
+def test_reminder_is_shown_with_its_time_and_can_be_dropped(tab: Tab, service: Service, store: Store) -> None:
+    ask(tab, "Hello")
+    until(lambda: tab.run("chat") is not None)
+    until(lambda: bool(store.owed().items))
+    inbox = store.conversation(tab.run("chat")).inbox
+    for text, hours in (("Call Bob", 1), ("Call Ann", 2)):
+        inbox.put(Message.user(text, id=text), at=datetime(2030, 1, 1, hours, 30, tzinfo=UTC))
+    service.start_worker()
+    times = [tab.run(f"new Date('2030-01-01T0{n}:30Z').toLocaleString([], {TIME})") for n in (1, 2)]
+    reminders = [
+        ["user waiting", f"Reminder for {time}Drop", text]
+        for time, text in zip(times, ["Call Bob", "Call Ann"], strict=True)
+    ]
+    shows(tab, ["user", "Hello"], ["assistant", ANSWER], *reminders)
+    until(lambda: tab.run("!$('again').hidden"))
+    click(tab, "#log small button")
+    shows(tab, ["user", "Hello"], ["assistant", ANSWER], reminders[1])
+    assert [each.id for each in inbox.list()] == ["Call Ann"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_page_runs_its_tools_while_a_reminder_waits(tab: Tab, store: Store) -> None:
+    store.open("k", user_id="ann").inbox.put(Message.user("Call Bob"), in_=timedelta(days=1))
+    tab.run("location.hash = 'k'")
+    until(lambda: len(view(tab)) == 1)
+    ask(tab, "Where")
+    until(
+        lambda: [each.role for each in store.conversation("k").messages()] == ["user", "assistant", "tool", "assistant"]
+    )
+
+
 @pytest.mark.usefixtures("worker")
 def test_two_tabs_follow_one_conversation(
     browser: Browser, tab: Tab, service: Service, model: StreamingModel, store: Store
@@ -290,6 +348,42 @@ def test_stopped_answer_is_kept_and_can_be_replaced(tab: Tab, model: StreamingMo
 
 
 @pytest.mark.usefixtures("worker")
+def test_button_shares_the_conversation_so_far_and_ends_it(tab: Tab, service: Service, browser: Browser) -> None:
+    tab.run("window.prompt = (text, link) => { window.links = [...(window.links ?? []), link]; }")
+    assert tab.run("$('share').hidden")
+    ask(tab, "Hello")
+    shows(tab, ["user", "Hello"], ["assistant", ANSWER])
+    until(lambda: not tab.run("$('share').hidden"))
+    click(tab, "#share")
+    until(lambda: tab.run("$('share').textContent") == "Stop sharing" and tab.run("window.links?.length === 1"))
+    link = tab.run("links[0]")
+    assert link.startswith(f"{service.address}s/")
+    ask(tab, "Later")
+    shows(tab, ["user", "Hello"], ["assistant", ANSWER], ["user", "Later"], ["assistant", ANSWER])
+    reader = browser.open_tab(link)
+    until(lambda: reader.run("document.querySelectorAll('article').length === 2"))
+    assert reader.run("document.body.innerText.includes('Hello')")
+    assert not reader.run("document.body.innerText.includes('Later')")
+    click(tab, "#share")
+    until(lambda: tab.run("$('share').textContent") == "Share")
+    reader.reload()
+    until(lambda: reader.run("document.querySelector('h1')?.textContent") == "Not found")
+    until(lambda: status(tab) == "")
+
+
+def hidden_buttons(tab: Tab) -> list[str]:
+    """Return the texts of the buttons in the log that a pointer in their middle does not hit."""
+    hidden: list[str] = tab.run(
+        """[...document.querySelectorAll("#log button")].filter((button) => {
+          button.scrollIntoView({ block: "center" });
+          const { x, y, width, height } = button.getBoundingClientRect();
+          return !button.contains(document.elementFromPoint(x + width / 2, y + height / 2));
+        }).map((button) => button.textContent)"""
+    )
+    return hidden
+
+
+@pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_edited_question_gets_another_answer(tab: Tab, model: StreamingModel, store: Store, is_answered: bool) -> None:
     ask(tab, "Before")
@@ -315,6 +409,30 @@ def test_edited_question_gets_another_answer(tab: Tab, model: StreamingModel, st
 
 
 @pytest.mark.usefixtures("worker")
+def test_versions_of_a_question_and_of_an_answer_can_be_shown_again(tab: Tab, browser: Browser, store: Store) -> None:
+    ask(tab, "Hello")
+    shows(tab, ["user", "Hello"], ["assistant", ANSWER])
+    click(tab, "#again")
+    until(lambda: versions(tab) == ["2/2"])
+    tab.run("document.querySelector('.user > button').click()")
+    ask(tab, "Goodbye")
+    shows(tab, ["user", "Goodbye"], ["assistant", ANSWER])
+    until(lambda: versions(tab) == ["2/2"])
+    assert hidden_buttons(tab) == []
+    other = opened(browser, tab.run("location.href"))
+    until(lambda: versions(other) == ["2/2"])
+    click(tab, "nav button[aria-label='Previous version']")
+    shows(tab, ["user", "Hello"], ["assistant", ANSWER])
+    until(lambda: versions(tab) == ["1/2", "2/2"])
+    until(lambda: versions(other) == ["1/2", "2/2"])
+    reload(tab)
+    until(lambda: versions(tab) == ["1/2", "2/2"])
+    click(tab, ".assistant nav button[aria-label='Previous version']")
+    until(lambda: versions(tab) == ["1/2", "1/2"])
+    shows_log(tab, store)
+
+
+@pytest.mark.usefixtures("worker")
 def test_denied_call_is_not_made_and_the_reason_is_stored(tab: Tab, tool: CountingTool, store: Store) -> None:
     ask(tab, "Pay")
     asked: list[Any] = [["user", "Pay"], ["assistant", "Wait.", ["pay", "approval-requested", ""]]]
@@ -329,6 +447,17 @@ def test_denied_call_is_not_made_and_the_reason_is_stored(tab: Tab, tool: Counti
     (suspension,) = store.conversation(tab.run("chat")).suspensions.list()
     assert suspension.answer == {"approved": False, "reason": "too much"}
     assert not tool.runs
+
+
+@pytest.mark.usefixtures("worker")
+def test_call_before_another_question_cannot_be_approved(tab: Tab, store: Store) -> None:
+    ask(tab, "Pay")
+    until(lambda: status(tab) == "Waiting for your decision.")
+    ask(tab, "Hello")
+    until(lambda: len(view(tab)) == 4)
+    shows_log(tab, store)
+    assert view(tab)[1][-1] == ["pay", "unfinished", ""]
+    assert tab.run("document.querySelectorAll('.Approve').length") == 0
 
 
 @pytest.mark.usefixtures("worker")
@@ -477,6 +606,25 @@ def test_conversations_are_listed_renamed_and_deleted(tab: Tab, store: Store) ->
     assert store.count() == 1
 
 
+def test_idle_page_reads_messages_only_after_a_change(tab: Tab, store: Store) -> None:
+    messages = [Message.user(f"question {number}", id=f"q{number}") for number in range(1_000)]
+    store.create("long", user_id="ann", messages=messages)
+    tab.run("location.hash = '#long'")
+    until(lambda: len(view(tab)) == 1_000 and status(tab) == "")
+    until(lambda: tab.run("Math.abs($('log').scrollHeight - $('log').scrollTop - $('log').clientHeight)") < 2)
+    tab.run("Date.now = () => 0")  # the page also reads them each minute
+    tab.run("read = asked = 0, real = fetch, fetch = (path, ...rest) => (path.endsWith('/messages') ? read++ : "
+            "path.endsWith('/stream') && asked++, real(path, ...rest))")  # fmt: skip
+    tab.run("again()")
+    for number in range(1, 4):
+        until(lambda number=number: tab.run("asked") >= number)  # type: ignore[misc]
+        until(lambda: tab.run("wake !== undefined && document.body.className !== 'busy'"))
+        tab.run("wake()")
+    assert tab.run("read") <= 1
+    store.conversation("long").append_message(Message.user("from elsewhere"))
+    until(lambda: tab.run("(wake(), messages.length)") == 1_001, 30)
+
+
 HOSTILE: Final = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>[a](javascript:alert(1))'
 
 
@@ -525,15 +673,25 @@ class Person:
         ask(first, "Start")
         self.tabs = [first, opened(browser, first.run("location.href"))]
         self.actions = [self.ask, self.ask, self.edit, self.decide, self.decide, self.press_again, self.press_stop]
-        self.actions += [self.reload, self.reload, self.kill_worker, self.kill_server]
+        self.actions += [self.switch, self.switch, self.reload, self.reload, self.kill_worker, self.kill_server]
 
     def ask(self, tab: Tab) -> None:
         self._asked += 1
         ask(tab, self._rng.choice(["Pay", "Where", "Both", f"Question {self._asked}"]))
 
     def edit(self, tab: Tab) -> None:
-        if tab.run("[...document.querySelectorAll('.user > button')].at(-1)?.click(), editing"):
+        if self._click(tab, ".user > button") and tab.run("editing"):
             self.ask(tab)
+
+    def switch(self, tab: Tab) -> None:
+        self._click(tab, "#log nav button:enabled")
+
+    def _click(self, tab: Tab, selector: str) -> bool:
+        """Click one of the elements; return False if there is none."""
+        found = f"[...document.querySelectorAll({json.dumps(selector)})]"
+        return bool(
+            tab.run(f"(all => all[Math.floor({self._rng.random()} * all.length)]?.click() ?? all.length)({found})")
+        )
 
     def decide(self, tab: Tab) -> None:
         tab.run(f"document.querySelector('.{self._rng.choice(['Approve', 'Approve', 'Deny'])}')?.click()")

@@ -1,4 +1,4 @@
-"""The page about front ends: `useChat` of the published package in two tabs, with reloads, stops and approvals."""
+"""The page of the chat service: `useChat` of the published package in two tabs, with reloads, stops and approvals."""
 
 import json
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from support.chat_page_programs import PAGE, TOKEN, chat_service
 from support.chromium import Browser, Tab, open_browser
-from support.live_view import live_view
 from support.pages import blocks
 from support.polling import until
 from support.streaming_model import PIECES, StreamingModel, streaming_model
@@ -26,14 +26,14 @@ def model() -> Iterator[StreamingModel]:
 
 @pytest.fixture
 def address(model: StreamingModel, front_end: Path, tmp_path: Path) -> Iterator[str]:
-    (source,) = blocks("docs/howto/front-ends.md", "jsx")
+    (source,) = blocks(PAGE, "jsx")
     (front_end / "chat.jsx").write_text(source)
     options = ["--bundle", "--format=esm", f"--outfile={tmp_path}/static/chat.js", "--loader:.jsx=jsx"]
     subprocess.run(["node_modules/.bin/esbuild", "chat.jsx", *options], cwd=front_end, check=True, capture_output=True)
-    (page,) = blocks("docs/howto/front-ends.md", "html")
+    (page,) = blocks(PAGE, "html")
     (tmp_path / "static/chat.html").write_text(page)
-    with live_view(f"sqlite:///{tmp_path}/agent.db", model, tmp_path, "front") as address:
-        yield f"{address}/static/chat.html?chat-1"
+    with chat_service(f"sqlite:///{tmp_path}/agent.db", model, tmp_path) as address:
+        yield f"{address}/static/chat.html?chat-1#{TOKEN}"
 
 
 @pytest.fixture
@@ -178,8 +178,10 @@ def test_page_fits_the_window(browser: Browser, address: str, model: StreamingMo
 
 AGENTS: Final = """
 const address = process.argv[2];
-const agent = (initialMessages) => new Agent({ url: `${address}/api/agent`, threadId: "chat-1", initialMessages });
-const stored = async () => (await fetch(`${address}/api/agent/chat-1/messages`)).json();
+const headers = { Authorization: `Bearer ${process.argv[3]}` };
+const agent = (initialMessages) =>
+  new Agent({ url: `${address}/api/agent`, threadId: "chat-1", headers, initialMessages });
+const stored = async () => (await fetch(`${address}/api/agent/chat-1/messages`, { headers })).json();
 const texts = (it) => it.messages.map((each) => `${each.role}: ${each.content ?? each.toolCalls[0].function.name}`);
 const results = {};
 
@@ -220,8 +222,10 @@ def test_agents_join_ask_again_and_approve(model: StreamingModel, front_end: Pat
     (front_end / "agent.mjs").write_text(source + AGENTS)
     model.hold()
     with (
-        live_view(f"sqlite:///{tmp_path}/agent.db", model, tmp_path, "front") as address,
-        subprocess.Popen(["node", "agent.mjs", address], cwd=front_end, stdout=subprocess.PIPE, text=True) as process,
+        chat_service(f"sqlite:///{tmp_path}/agent.db", model, tmp_path) as address,
+        subprocess.Popen(
+            ["node", "agent.mjs", address, TOKEN], cwd=front_end, stdout=subprocess.PIPE, text=True
+        ) as process,
     ):
         assert process.stdout is not None
         assert process.stdout.readline() == "joined\n"

@@ -42,6 +42,63 @@ const same = all.slice(0, 45).every((text, number) => text === `question ${numbe
 console.log(JSON.stringify({ count: all.length, same, last, popped, remaining: remaining.length, status }));
 """
 
+TWO_SESSIONS: Final = """
+import { OpenAIConversationsSession } from "@openai/agents";
+import OpenAI from "openai";
+
+const one = new OpenAIConversationsSession();
+const conversationId = await one.getSessionId();
+const other = new OpenAIConversationsSession({ conversationId, client: new OpenAI() });
+const items = (name) => [...Array(20).keys()].map((number) => ({ role: "user", content: `${name} ${number}` }));
+await Promise.all([0, 1, 2].flatMap(() => [one.addItems(items("one")), other.addItems(items("other"))]));
+const texts = async (session) => (await session.getItems()).map((item) => item.content[0].text);
+const [seen, same] = [await texts(one), await texts(other)];
+const batches = [...Array(6).keys()].map((number) => seen.slice(20 * number, 20 * number + 20));
+const whole = batches.filter((batch) => batch.every((text, number) => text === `${batch[0].split(" ")[0]} ${number}`));
+const popped = (await other.popItem()).content[0].text === seen[119];
+const remaining = (await texts(one)).length;
+await other.clearSession();
+const status = await one.getItems().catch((error) => error.status);
+console.log(JSON.stringify([String(seen) === String(same), whole.length, popped, remaining, status]));
+"""
+
+APPROVAL: Final = """
+import { Agent, OpenAIConversationsSession, Usage, run, setTracingDisabled, tool } from "@openai/agents";
+
+setTracingDisabled(true);
+const seen = [];
+const properties = { city: { type: "string" } };
+const weather = tool({
+  name: "weather",
+  description: "Returns the weather.",
+  parameters: { type: "object", properties, required: ["city"], additionalProperties: false },
+  needsApproval: true,
+  execute: async ({ city }) => `rain in ${city}`,
+});
+const model = {
+  async getResponse({ input }) {
+    seen.push(input.map((item) => item.role ?? item.type));
+    const last = input.at(-1);
+    const call = { type: "function_call", callId: `c${seen.length}`, name: "weather", status: "completed" };
+    const content = [{ type: "output_text", text: `It is ${last.output?.text}.` }];
+    const output = last.role === "user"
+      ? { ...call, arguments: '{"city": "Oslo"}' }
+      : { type: "message", role: "assistant", status: "completed", content };
+    return { usage: new Usage(), output: [output] };
+  },
+};
+const agent = new Agent({ name: "Forecaster", model, tools: [weather] });
+const asked = new OpenAIConversationsSession();
+const stopped = await run(agent, "Oslo?", { session: asked });
+stopped.state.approve(stopped.interruptions[0]);
+const answers = [(await run(agent, stopped.state, { session: asked })).finalOutput];
+const later = new OpenAIConversationsSession({ conversationId: await asked.getSessionId() });
+const again = await run(agent, "And now?", { session: later });
+again.state.reject(again.interruptions[0]);
+answers.push((await run(agent, again.state, { session: later })).finalOutput);
+console.log(JSON.stringify({ answers, seen: seen.at(-1), id: await later.getSessionId() }));
+"""
+
 LOST_ANSWER: Final = """
 import OpenAI from "openai";
 
@@ -86,11 +143,15 @@ await adapter.rename(remoteId, "Weather");
 const first = await adapter.list();
 const next = await adapter.list({ after: first.nextCursor });
 const fetched = await adapter.fetch(remoteId);
+const statuses = [];
+for (const change of [adapter.archive, adapter.unarchive]) {
+  await change(remoteId);
+  statuses.push((await adapter.fetch(remoteId)).status);
+}
 await adapter.delete(remoteId);
 const missing = await adapter.fetch(remoteId).catch((error) => error.message);
-const archived = await adapter.archive(remoteId).catch((error) => error.message);
 const counts = [first.threads.length, next.threads.length];
-console.log(JSON.stringify([chunks.join(""), first.threads[0], fetched.title, counts, missing, archived]));
+console.log(JSON.stringify([chunks.join(""), first.threads[0], fetched.title, counts, missing, statuses]));
 """
 
 
@@ -152,6 +213,20 @@ def test_session_of_the_agents_sdk_reads_pages_pops_and_clears(node: Run, store:
     assert store.count() == 0
 
 
+def test_two_sessions_of_the_agents_sdk_share_a_conversation(node: Run, store: Store) -> None:
+    assert json.loads(node(TWO_SESSIONS)) == [True, 6, True, 119, 404]
+    assert store.count() == 0
+
+
+def test_agent_that_waits_for_an_approval_is_continued_in_its_session(node: Run, store: Store) -> None:
+    done = json.loads(node(APPROVAL))
+    assert done["answers"][0] == "It is rain in Oslo."
+    turn = ["user", "function_call", "function_call_result"]
+    assert done["seen"] == [*turn, "assistant", *turn]
+    roles = [str(message.role) for message in store.get(done["id"]).messages]
+    assert roles == ["user", "assistant", "tool", "assistant"] * 2
+
+
 def test_client_that_loses_answers_stores_an_item_once(node: Run, store: Store) -> None:
     lost, count, key = node(LOST_ANSWER).split()
     assert (lost, count) == ("4", "1")
@@ -167,10 +242,10 @@ def test_history_of_assistant_ui_is_stored(node: Run, store: Store) -> None:
 def test_threads_of_assistant_ui_are_listed_renamed_and_deleted(node: Run, store: Store) -> None:
     for number in range(50):
         store.create(f"other-{number}", user_id="ann")
-    title, first, fetched, counts, missing, archived = json.loads(node(PROGRAMS["threads.ts"] + THREADS))
+    title, first, fetched, counts, missing, statuses = json.loads(node(PROGRAMS["threads.ts"] + THREADS))
     assert first == {"status": "regular", "remoteId": "t1", "title": "Weather"}
     assert (title, fetched, counts) == ("Oslo?", "Weather", [50, 1])
-    assert (missing, archived) == ("404 for /t1/messages", "threads have no archive")
+    assert (missing, statuses) == ("404 for /t1/messages", ["archived", "regular"])
     assert not store.exists("t1")
 
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 from support.factories import message, messages
 
-from lango_store import Store, schema
+from lango_store import Message, Store, schema
 from lango_store.web import application
 
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
@@ -27,12 +27,16 @@ def get_page(tmp_path: Path) -> Iterator[Callable[[str], str]]:
             store.create(f"telegram:{number}", agent_id="support", title="Router on fire " * (number % 9))
         store.conversation("telegram:7").append_messages(messages(250))
         store.append_message("telegram:7", message("hello there"))
+        failed = Message.tool("no route", name="pay", failed=True)
+        store.open("telegram:8").save_turn([Message.user("Pay."), failed], usage={"input_tokens": 9, "cost_usd": 0.5})
         schema.enable_search(store.engine)
         browser = TestClient(application(store, TOKEN), base_url="http://localhost")
         yield lambda path: browser.get(f"/{TOKEN}/{path}").text
 
 
-@pytest.mark.parametrize("path", ["", "?cursor=bogus", "session?key=telegram:7&before=200", "search?words=hello"])
+@pytest.mark.parametrize(
+    "path", ["", "?cursor=bogus", "session?key=telegram:7&before=200", "search?words=hello", "totals"]
+)
 @pytest.mark.parametrize("dark", [False, True])
 def test_page_passes_the_accessibility_checks_of_axe(
     get_page: Callable[[str], str], run_script: RunScript, path: str, dark: bool

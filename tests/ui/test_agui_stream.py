@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -120,10 +120,16 @@ def test_run_can_continue_after_the_id_of_each_of_its_frames(run: Callable[[Work
     run(work)
 
 
-def test_waiting_question_without_an_id_is_shown_once(run: Callable[[Work], None]) -> None:
+def test_waiting_question_without_an_id_is_shown_once_and_a_reminder_when_it_is_taken(
+    run: Callable[[Work], None],
+) -> None:
     async def work(store: AsyncStore) -> None:
         conversation = await store.open("k")
         await conversation.inbox.put(Message.user("Hello"))
+        await conversation.inbox.put(Message.user("Due"), at=datetime(2026, 1, 1, tzinfo=UTC))
+        await conversation.inbox.put(Message.user("Later"), in_=timedelta(days=1))
+        (shown_first,) = agui_messages(await conversation.get(), await conversation.inbox.list())
+        assert shown_first["content"] == "Hello"
         frames = agui(conversation, Awaited())
         async with conversation.turn("t") as turn:
             received = await received_until(frames, "Hello")  # the turn has begun, and has not taken the question
@@ -137,7 +143,21 @@ def test_waiting_question_without_an_id_is_shown_once(run: Callable[[Work], None
             elif event["type"] == "TEXT_MESSAGE_CHUNK":
                 shown[event["messageId"]] = shown.get(event["messageId"], "") + event["delta"]
         assert shown == {each["id"]: each["content"] for each in agui_messages(await conversation.get())}
-        assert [*shown.values()] == ["Hello", "Hi"]
+        assert [*shown.values()] == ["Hello", "Due", "Hi"]
+
+    run(work)
+
+
+def test_turn_that_ended_before_the_wait_began_is_streamed(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore) -> None:
+        conversation = await store.open("k")
+        for number in (1, 2):
+            async with conversation.turn(f"t{number}") as turn:
+                await turn.append(Message.assistant(f"answer {number}"))
+        last = types([frame async for frame in agui(conversation, "t2")])
+        assert types([frame async for frame in agui(conversation, Awaited(after_turn=1))]) == last
+        for idle in (Awaited(), Awaited(after_turn=2)):
+            assert types([frame async for frame in agui(conversation, idle)])[-1] == "RUN_ERROR"
 
     run(work)
 
@@ -155,7 +175,7 @@ def test_position_that_is_not_an_id_raises_invalid_cursor(run: Callable[[Work], 
 def test_draft_of_a_failed_attempt_is_replaced_by_a_snapshot(run: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore) -> None:
         conversation = await store.open("k", user_id="ann", messages=[Message.user("Hello", id="q1")])
-        frames = agui(conversation, "t", retry=timedelta(milliseconds=50))
+        frames = agui(conversation, "t", retry=timedelta(milliseconds=500))
         received: list[str] = []
         with suppress(LeaseLost):
             async with conversation.turn("t", flush=AT_ONCE) as turn:

@@ -142,7 +142,7 @@ def test_answer_that_nobody_finishes_ends_with_an_error(served: Callable[[Work],
         with suppress(LeaseLost):
             async with conversation.turn("t", flush=AT_ONCE) as turn:
                 await turn.write("half of ")
-                async for frame in aisdk(conversation, "t", retry=timedelta(milliseconds=50)):
+                async for frame in aisdk(conversation, "t", retry=timedelta(milliseconds=500)):
                     frames.append(frame)
                     if '"half of "' in frame:
                         await conversation.turns.release()
@@ -251,6 +251,48 @@ def test_stored_messages_keep_their_ids(store: Store) -> None:
     assert [part["type"] for part in answer["parts"]] == ["step-start", "text", "tool-weather", "step-start", "text"]
     tool = answer["parts"][2]
     assert (tool["state"], tool["input"], tool["output"]) == ("output-available", {"city": "Oslo"}, {"degrees": 20})
+
+
+def test_versions_of_an_answer_that_begins_with_a_record_are_named(store: Store) -> None:
+    thought = Message(role="record", content={"type": "reasoning"})
+    first = [Message.user("Weather?"), thought, Message.assistant("20 degrees.")]
+    conversation = store.open("k", messages=first)
+    conversation.append_messages([thought, Message.assistant("-3 degrees.")], replace_after=1, keep=True)
+
+    def metadata() -> list[Any]:
+        return [
+            each.get("metadata")
+            for each in aisdk_messages(conversation.get(), alternatives=conversation.alternatives())
+        ]
+
+    for shown, id in ((1, 5), (0, 2)):
+        conversation.switch(id)
+        assert metadata() == [None, {"alternatives": {"ids": [2, 5], "shown": shown}}]
+    conversation.compact(lambda _: Message.system("They talked."))
+    conversation.append_message(Message.assistant("Bye"))
+    assert metadata() == [{"alternatives": {"ids": [2, 5], "shown": 0}}, None]
+
+
+def test_summary_and_last_message_have_the_versions_that_no_other_message_has(store: Store) -> None:
+    conversation = store.open("k", messages=[Message.user("q1"), Message.assistant("a1")])
+    conversation.append_messages([Message.assistant("a2")], replace_after=1, keep=True)
+    conversation.compact(lambda _: Message.system("They talked."))
+    conversation.append_messages([Message.user("q2")], replace_after=0, keep=True)
+
+    def page() -> list[tuple[str, Any]]:
+        shown = aisdk_messages(conversation.get(), alternatives=conversation.alternatives())
+        return [(each["parts"][-1]["text"], each.get("metadata", {}).get("alternatives")) for each in shown]
+
+    assert page() == [("q2", {"ids": [1, 8], "shown": 1})]
+    conversation.switch(1)
+    assert page() == [("They talked.", {"ids": [2, 4, 8], "shown": 1})]
+    conversation.switch(8)
+    assert page() == [("q2", {"ids": [1, 8], "shown": 1})]
+    conversation.switch(2)
+    assert page() == [("q1", {"ids": [1, 8], "shown": 0}), ("a1", {"ids": [2, 4], "shown": 0})]
+    conversation.inbox.put_messages([], replace_after=1, keep=True)  # no worker answers
+    assert page() == [("q1", {"ids": [1, 2, 4, 8], "shown": 0})]
+    assert not conversation.switch(1)
 
 
 def asked(*messages: dict[str, Any], trigger: str = "submit-message") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -108,6 +109,38 @@ def test_edit_of_an_earlier_question_removes_what_follows(run: Callable[[Work], 
         await answered(store, conversation, sent("three", "q1"))
         assert (await texts(conversation))[0] == "three"
         assert len(await texts(conversation)) == 2
+        await conversation.switch((await conversation.alternatives())[0].id)
+        shown = await texts(conversation)
+        assert (shown[0], shown[2], shown[4:]) == ("one", "two", ["waiting"])
+        await answered(store, conversation, sent("waiting", "q3", trigger="regenerate-message"))
+        assert (await texts(conversation))[:5] == shown
+        assert len(await texts(conversation)) == 6
+
+    run(work)
+
+
+def test_run_of_agui_branches_from_an_earlier_run(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, ran("r1", question("one", "q1")))
+        await answered(store, conversation, ran("r2", question("two", "q2"), parentRunId="r1"))
+        await answered(store, conversation, ran("r3", question("three", "q3"), parentRunId="r2"))
+        before = await texts(conversation)
+        assert before[::2] == ["one", "two", "three"]
+        await submit(conversation, ran("r4", question("four", "q4"), parentRunId="r1"))
+        assert [each.content for each in await conversation.inbox.list()] == ["four"]
+        for _ in range(2):
+            await answered(store, conversation, ran("r4", question("four", "q4"), parentRunId="r1"))
+            assert (await texts(conversation))[::2] == ["one", "four"]
+        await answered(store, conversation, ran("r5", question("five", "q5"), parentRunId="unknown"))
+        assert (await texts(conversation))[::2] == ["one", "four", "five"]
+        await conversation.switch((await conversation.alternatives())[0].id)
+        assert await texts(conversation) == before
+        for number in (6, 7):  # one turn answers both
+            await submit(conversation, ran(f"r{number}", question("more", f"q{number}")))
+        await answered(store, conversation, ran("r8", question("eight", "q8")))
+        await answered(store, conversation, ran("r9", question("nine", "q9"), parentRunId="r6"))
+        assert (await texts(conversation))[6:9] == ["more", "more", "eight"]
+        assert (await texts(conversation))[-2] == "nine"
 
     run(work)
 
@@ -152,6 +185,47 @@ def test_edit_of_a_question_that_is_answered_stops_the_turn(run: Callable[[Work]
     run(work)
 
 
+def test_edit_to_an_earlier_text_stops_the_turn_and_shows_its_version(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("one"))
+        before = await texts(conversation)
+        await submit(conversation, sent("two"))
+        turn = await conversation.turn("t").__aenter__()
+        await turn.take_inbox()
+        await turn.write("half")
+        for _ in range(2):
+            await submit(conversation, sent("one"))
+            assert await texts(conversation) == before
+        assert await conversation.turns.in_progress() is None
+        assert len(await conversation.alternatives()) == 2
+        await submit(conversation, sent("two"))
+        assert (await texts(conversation))[0] == "two"
+        assert (await store.owed()).items == []
+
+    run(work)
+
+
+def test_answer_of_another_attempt_to_later_questions_is_shown_after_them(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        for attempt, text in enumerate(("one", "two", "three")):
+            await submit(conversation, sent(text, text))
+            with suppress(ConnectionError):
+                async with conversation.turn("t") as turn:
+                    await turn.take_inbox()
+                    await turn.append(Message.assistant(f"answer {attempt}"))
+                    if attempt < 2:
+                        raise ConnectionError
+        page = aisdk_messages(await conversation.get())
+        shown = [each["parts"][-1]["text"] for each in page]
+        assert shown == ["one", "answer 0", "two", "answer 1", "three", "answer 2"]
+        assert len({each["id"] for each in page}) == len(page)
+        again = sent("three", "three", trigger="regenerate-message", messageId=page[-1]["id"])
+        await submit(conversation, again)
+        assert [each.key for each in (await store.owed()).items] == ["k"]
+
+    run(work)
+
+
 @pytest.mark.parametrize("protocol", ["aisdk", "agui"])
 def test_question_sent_again_joins_the_turn_or_has_its_stored_answer(
     run: Callable[[Work], None], protocol: str
@@ -191,6 +265,74 @@ def test_other_answer_replaces_the_first_once(run: Callable[[Work], None], proto
             assert turns[1].turn_no == before[-1].turn_no + 1
         await answered(store, conversation, ran("r0", question("Hello")) if protocol == "agui" else sent("Hello"))
         assert await conversation.turns.list() == turns
+
+    run(work)
+
+
+@pytest.mark.parametrize("protocol", ["aisdk", "agui"])
+@pytest.mark.parametrize("id", [None, "m1"])
+def test_question_of_another_writer_gets_another_answer_and_is_edited(
+    run: Callable[[Work], None], protocol: str, id: str | None
+) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        asked = Message.user([{"type": "input_text", "text": "Which?"}, picture], id=id)
+        (stored, *_) = await conversation.append_messages([asked, Message.assistant("This.", id=id and "m2")])
+
+        def request(run_id: str, text: str | None = None, answer_id: str = "seq-2") -> ChatRequest:
+            shown = (aisdk_messages if protocol == "aisdk" else agui_messages)(session)[0]
+            field = "parts" if protocol == "aisdk" else "content"
+            parts = [
+                each if text is None or each["type"] != "text" else {**each, "text": text} for each in shown[field]
+            ]
+            body = {"messages": [{**shown, field: parts}]}
+            if protocol == "agui":
+                return from_agui({"threadId": "k", "runId": run_id, **body})
+            return from_aisdk(
+                {"id": "k"} | body | ({} if text else {"trigger": "regenerate-message", "messageId": answer_id})
+            )
+
+        session = await conversation.get()
+        for _ in range(2):
+            turn = await answered(store, conversation, request("r1", answer_id="m2" if id else "seq-2"))
+            frames = "".join([frame async for frame in aisdk(conversation, turn)])
+            assert "answer 3" in frames
+        assert [each.content for each in await conversation.all_messages()] == [asked.content, "answer 3"]
+        for _ in range(2):
+            await answered(store, conversation, request("r2", "Who?"))
+        edited, answer = await conversation.all_messages()
+        assert ([each.get("text") for each in edited.content], answer.role) == (["Who?", None], "assistant")
+        assert {each.id for each in await conversation.alternatives()} == {1, edited.seq}
+        await conversation.switch(1)
+        assert len(await conversation.alternatives()) == 4
+        assert (await conversation.messages())[0] == stored
+
+    run(work)
+
+
+@pytest.mark.parametrize("id", [None, "m1"])
+def test_other_answer_to_a_question_that_no_turn_has_taken_is_awaited(
+    run: Callable[[Work], None], id: str | None
+) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await conversation.append_messages([Message.user("Hello", id=id), Message.assistant("Hi", id="m2")])
+        turn = await submit(conversation, sent("Hello", id or "seq-1", trigger="regenerate-message", messageId="m2"))
+        frames = aisdk(conversation, turn)
+        assert await anext(frames) == ":\n\n"
+        await store.work(answer, once=True)
+        assert "answer 3" in "".join([frame async for frame in frames])
+
+    run(work)
+
+
+def test_id_of_a_page_for_a_message_that_is_not_shown_is_refused(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await conversation.append_messages([Message.user("one"), Message.assistant("1"), Message.user("two")])
+        await conversation.truncate(after=1)
+        with pytest.raises(InvalidState, match="load it again"):
+            await submit(conversation, sent("two!", "seq-3"))
+        assert await texts(conversation) == ["one"]
 
     run(work)
 

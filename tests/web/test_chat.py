@@ -9,9 +9,11 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, cast
 
 import httpx2
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.asgi import Request
@@ -19,8 +21,9 @@ from support.http_server import serving
 from support.paths import ROOT
 from support.polling import until
 
-from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, Message, Store, ToolCall, ui
-from lango_store.web import Chat, chat, single_user
+from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, Budget, Message, Store, ToolCall, ui
+from lango_store.web import Chat, chat, conversations, single_user
+from lango_store.web.chats import _owe_turn
 
 REQUESTS: Final = 1_000
 PAGES: Final = 200
@@ -29,6 +32,13 @@ JSON: Final = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=5,
 )
+ROUTES: Final = [
+    ("POST", "/api/chat"),
+    ("POST", "/api/agent"),
+    ("PATCH", "/api/chat/c"),
+    ("POST", "/api/copilotkit/agent/default/connect"),
+    ("POST", "/api/copilotkit/threads/c/archive"),
+]
 WORKER: Final = """
 import asyncio, sys
 from datetime import timedelta
@@ -87,7 +97,14 @@ def everything(store: Store) -> list[Any]:
     """Return all that requests could change."""
     conversations = [store.conversation(each.key) for each in store.iter_sessions()]
     return [
-        (each.get(), each.inbox.list(), each.suspensions.list(), each.turns.list(), each.turns.in_progress())
+        (
+            each.get(),
+            each.inbox.list(),
+            each.suspensions.list(),
+            each.turns.list(),
+            each.turns.in_progress(),
+            each.shares(),
+        )
         for each in conversations
     ]
 
@@ -99,8 +116,17 @@ def requests_about(key: str, suspension: str) -> Iterator[tuple[str, str, Any]]:
         yield "GET", f"/api/{protocol}/{key}/stream", None
         yield "GET", f"/api/{protocol}/{key}/messages", None
         yield "POST", f"/api/{protocol}/{key}/stop", None
+        yield "POST", f"/api/{protocol}/{key}/switch", {"alternative": 1}
+        yield "POST", f"/api/{protocol}/{key}/drop", {"message": "m"}
     yield "PATCH", f"/api/chat/{key}", {"title": "mine"}
+    yield "PATCH", f"/api/chat/{key}", {"archived": True}
     yield "DELETE", f"/api/chat/{key}", None
+    yield "POST", f"/api/chat/{key}/share", {}
+    yield "DELETE", f"/api/chat/{key}/share", None
+    yield "POST", f"/api/copilotkit/agent/default/stop/{key}", {}
+    yield "POST", f"/api/copilotkit/threads/{key}/archive", {}
+    yield "PATCH", f"/api/copilotkit/threads/{key}", {"name": "mine"}
+    yield "DELETE", f"/api/copilotkit/threads/{key}", None
     user_message = question()["messages"][0]
     given = {"type": "tool-pay", "toolCallId": "p", "state": "approval-responded"}
     approved = {**given, "approval": {"id": suspension, "approved": True}}
@@ -127,7 +153,7 @@ def test_requests_with_ids_of_another_user_get_404_with_equal_bodies(url: str, s
     before, choose = everything(store), random.Random(0)
 
     async def work(store: AsyncStore) -> None:
-        app = chat(store, answer, user=user, background=True, client_tools={"where"})
+        app = chat(store, answer, user=user, background=True, client_tools={"where"}, shares=True)
         async with client_of(app, "bob") as client:
             ids = zip([f"ann-{number}" for number in range(10)], suspensions, strict=True)
             about = [each for key, suspension in ids for each in requests_about(key, suspension)]
@@ -145,9 +171,207 @@ def test_requests_with_ids_of_another_user_get_404_with_equal_bodies(url: str, s
                 bodies.add(response.content)
             assert len(bodies) == 1
             assert (await client.get("/api/chat")).json()["items"][0]["id"] == "bobs"
+            threads = (await client.get("/api/copilotkit/threads?includeArchived=true")).json()["threads"]
+            assert [each["id"] for each in threads] == ["bobs"]
+            for key in ("ann-0", "missing"):
+                for properties in ({}, {"follow": True}):
+                    body = run(key, forwardedProps=properties)
+                    response = await client.post("/api/copilotkit/agent/default/connect", json=body)
+                    assert (response.status_code, response.content) == (200, b"")
 
     with_store(url, work)
     assert everything(store) == before
+
+
+def test_user_shares_a_conversation_with_people_without_access(url: str, store: Store) -> None:
+    conversation = store.open(
+        "c", user_id="ann", messages=[Message.user("planted-question"), Message.tool("planted-result")]
+    )
+    other = store.open("other", user_id="bob").share()
+
+    async def work(store: AsyncStore) -> None:
+        app = chat(store, answer, user=user, background=True, shares=True)
+        async with client_of(app) as client, client_of(app, "") as colleague:
+            assert (await client.get("/api/chat")).json()["shares"] is True
+            shared = [(await client.post("/api/chat/c/share", json=body)).json() for body in ({}, {"tools": True})]
+            shared_conversation = store.conversation("c")
+            await shared_conversation.append_message(Message.user("later"))
+            found = [await colleague.get(f"/{each['path']}") for each in shared]
+            assert [each.status_code for each in found] == [200, 200]
+            assert ["planted-result" in each.text for each in found] == [False, True]
+            assert all("planted-question" in each.text and "later" not in each.text for each in found)
+            assert [each.shared_by for each in (await shared_conversation.shares()).items] == ["ann", "ann"]
+            assert (await colleague.post("/api/chat/c/share", json={})).status_code == 401
+            assert (await client.post("/api/chat/c/share", content="{}")).status_code == 415
+            assert (await client.post("/api/chat/c/share", json=[])).status_code == 400
+            assert (await client.delete("/api/chat/c/share")).status_code == 204
+            missing = {(await colleague.get(f"/{each['path']}")).content for each in shared}
+            missing.add((await colleague.get("/s/unknown")).content)
+            assert len(missing) == 1
+            assert (await colleague.get(f"/s/{other.token}")).status_code == 200
+
+    with_store(url, work)
+    assert conversation.shares().items == []
+
+
+def test_chat_without_shares_creates_and_shows_no_link(url: str, store: Store) -> None:
+    share = store.open("c", user_id="ann").share()
+
+    async def work(store: AsyncStore) -> None:
+        async with client_of(chat(store, answer, user=user, background=True)) as client:
+            assert "shares" not in (await client.get("/api/chat")).json()
+            assert (await client.post("/api/chat/c/share", json={})).status_code == 405
+            assert (await client.delete("/api/chat/c/share")).status_code == 404
+            assert (await client.get(f"/s/{share.token}")).status_code == 404
+
+    with_store(url, work)
+    assert len(store.conversation("c").shares().items) == 1
+
+
+def test_edits_and_other_answers_are_kept_and_can_be_shown_again(url: str) -> None:
+    answers = itertools.count(1)
+
+    async def count(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+        await turn.append(Message.assistant(f"answer {next(answers)}"))
+
+    async def work(store: AsyncStore) -> None:
+        async with client_of(chat(store, count, user=user)) as client:
+
+            async def send(body: dict[str, Any]) -> None:
+                assert (await client.post("/api/chat", json=body)).status_code == 200
+
+            async def shown() -> list[tuple[str, list[int] | None, int | None]]:
+                page = (await client.get("/api/chat/c/messages")).json()
+                branches = [each.get("metadata", {}).get("alternatives", {}) for each in page]
+                texts = [each["parts"][-1]["text"] for each in page]
+                return [(text, each.get("ids"), each.get("shown")) for text, each in zip(texts, branches, strict=True)]
+
+            async def switch(alternative: Any) -> int:
+                response = await client.post("/api/chat/c/switch", json={"alternative": alternative})
+                return response.status_code
+
+            await send(question())
+            again = question(trigger="regenerate-message", messageId="a")
+            page = (await client.get("/api/chat/c/messages")).json()
+            again["messageId"] = page[-1]["id"]
+            for _ in range(2):  # the second request is a repetition
+                await send(again)
+            assert await shown() == [("Hello", None, None), ("answer 2", [2, 4], 1)]
+            for _ in range(2):
+                await send(question("Goodbye"))
+            first = [("Hello", [1, 6], 0), ("answer 2", [2, 4], 1)]
+            assert await shown() == [("Goodbye", [1, 6], 1), ("answer 3", None, None)]
+            assert await switch(1) == 204
+            assert await shown() == first
+            await send(question("Goodbye"))  # the same edit again shows the answers after it
+            assert await shown() == [("Goodbye", [1, 6], 1), ("answer 3", None, None)]
+            await send(question("Good day"))  # from a page that knows only the first id of the question
+            assert [text for text, *_ in await shown()] == ["Good day", "answer 4"]
+            assert (await shown())[0][1:] == ([1, 6, 15], 2)
+            for _ in range(2):  # the first text is shown again, with its answers
+                await send(question("Hello"))
+            assert await shown() == [("Hello", [1, 6, 15], 0), ("answer 2", [2, 4], 1)]
+            assert await switch(2) == 204
+            assert await shown() == [("Hello", [1, 6, 15], 0), ("answer 1", [2, 4], 0)]
+            assert [await switch(each) for each in (77, "1", None, True)] == [404, 400, 400, 400]
+            assert [each.status_code for each in [await client.post("/api/chat/c/switch", json=[])]] == [400]
+
+    with_store(url, work)
+    assert next(answers) == 5
+
+
+@pytest.mark.parametrize("has_reminder", [False, True])
+def test_approval_of_a_version_that_is_shown_again_is_asked_again(url: str, has_reminder: bool) -> None:
+    async def ask(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+        if (last := (await conversation.messages(last=1))[-1]).role == "user" and last.content == "pay":
+            await turn.append(Message.assistant(tool_calls=[ToolCall(id="c", name="pay", arguments={})]))
+        for call in await ui.open_calls(conversation):
+            if call.suspension is None:
+                await conversation.suspensions.create([(call.seq, call.position)], reason="Pay?")
+            elif call.approved is not None:
+                async with turn.call(call.seq, call.position) as effect:
+                    effect.output = "paid"
+        if not await ui.open_calls(conversation):
+            await turn.append(Message.assistant("done"))
+
+    async def work(store: AsyncStore) -> None:
+        async with client_of(chat(store, ask, user=user)) as client:
+
+            async def last() -> dict[str, Any]:
+                while (await client.get("/api/chat/c/stream")).status_code == 200:
+                    pass  # each stream waits for an answer
+                page: list[dict[str, Any]] = (await client.get("/api/chat/c/messages")).json()
+                return [each for each in page if "waiting" not in each.get("metadata", {})][-1]
+
+            await client.post("/api/chat", json=question("pay"))
+            if has_reminder:
+                await store.conversation("c").inbox.put(Message.user("Call Bob"), in_=timedelta(days=1))
+            assert (await last())["parts"][-1]["state"] == "approval-requested"
+            await client.post("/api/chat", json=question("Hello"))
+            assert (await last())["parts"][-1]["text"] == "done"
+            assert (await client.post("/api/chat/c/switch", json={"alternative": 1})).status_code == 204
+            asked = await last()
+            part = asked["parts"][-1]
+            assert part["state"] == "approval-requested"
+            part |= {"state": "approval-responded", "approval": {**part["approval"], "approved": True}}
+            await client.post("/api/chat", json={"id": "c", "messages": [question("pay")["messages"][0], asked]})
+            assert [each.get("output") or each.get("text") for each in (await last())["parts"][-3:]] == [
+                "paid",
+                None,
+                "done",
+            ]
+
+    with_store(url, work)
+
+
+def test_reminder_has_its_time_until_it_is_dropped(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        conversation = await store.open("c", user_id="ann")
+        reminder = await conversation.inbox.put(Message.user("Call Bob", id="m"), in_=timedelta(days=1))
+        assert reminder.due_at is not None
+        async with client_of(chat(store, answer, user=user, background=True)) as client:
+            (shown,) = (await client.get("/api/chat/c/messages")).json()
+            assert shown["metadata"] == {"waiting": True, "dueAt": reminder.due_at.isoformat()}
+            bodies = {"other": 204, "m": 204, 5: 400, None: 400}
+            for id, status in bodies.items():
+                assert (await client.post("/api/chat/c/drop", json={"message": id})).status_code == status
+        assert await conversation.inbox.list() == []
+        assert (await store.owed(future=True)).items == []
+
+    with_store(url, work)
+
+
+def test_question_of_a_page_that_shows_another_version_is_refused(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        async with client_of(chat(store, answer, user=user)) as client:
+            for body in (question(), question("More", "q2"), question("Goodbye")):
+                assert (await client.post("/api/chat", json=body)).status_code == 200
+            stale = await client.post("/api/chat", json=question("Even more", "q2"))
+            assert (stale.status_code, stale.json()) == (
+                409,
+                {"error": "message 'q2' is not in the conversation as it is shown: load it again"},
+            )
+            assert (await client.post("/api/chat", json=question("More", "q2"))).status_code == 200
+            page = (await client.get("/api/chat/c/messages")).json()
+            assert [each["parts"][-1]["text"] for each in page] == ["Goodbye", "Hi"]
+
+    with_store(url, work)
+
+
+def test_question_with_text_that_a_title_cannot_have_is_answered_and_shown(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        async with client_of(chat(store, answer, user=user)) as client:
+            headers = {"content-type": "application/json"}
+            for key, text in (("c1", "a NUL\0 here"), ("c2", "half \ud83d of a pair"), ("c3", "\ud83d")):
+                content = json.dumps(question(text, key=key))
+                assert "Hi" in (await client.post("/api/chat", content=content, headers=headers)).text
+                for protocol, field in (("chat", "parts"), ("agent", "content")):
+                    shown = (await client.get(f"/api/{protocol}/{key}/messages")).json()[0][field]
+                    assert shown in (text, [{"type": "text", "text": text}])
+            titles = [each["title"] for each in (await client.get("/api/chat")).json()["items"]]
+            assert titles == [None, "half of a pair", "a NUL here"]
+
+    with_store(url, work)
 
 
 def test_request_without_a_user_gets_401(url: str) -> None:
@@ -186,16 +410,33 @@ def test_hostile_bodies_get_no_500(url: str, data: st.DataObject) -> None:
             "runId": st.just("r") | JSON,
             "resume": JSON | st.lists(st.fixed_dictionaries({"interruptId": JSON, "status": JSON, "payload": JSON})),
             "title": JSON,
+            "archived": JSON,
+            "forwardedProps": JSON,
         },
     )
     content = json.dumps(data.draw(body)).encode()
-    method, path = data.draw(st.sampled_from([("POST", "/api/chat"), ("POST", "/api/agent"), ("PATCH", "/api/chat/c")]))
+    method, path = data.draw(st.sampled_from(ROUTES))
 
     async def work(store: AsyncStore) -> None:
         async with chat(store, answer, user=user) as app, client_of(app) as client:
             headers = {"content-type": "application/json"}
             response = await client.request(method, path, content=content, headers=headers)
             assert response.status_code in (200, 204, 400, 404, 409)
+
+    with_store(url, work)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_page_of_another_site_cannot_stop_an_answer(url: str, site: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        async with client_of(chat(store, answer, user=user, background=True)) as client:
+            conversation = await store.for_user("ann").open("c")
+            await conversation.inbox.put(Message.user("Hello", id="q1"))
+            sent_by_a_form = {"sec-fetch-site": site, "content-type": "text/plain"}
+            assert (await client.post("/api/chat/c/stop", headers=sent_by_a_form)).status_code == 415
+            assert len(await conversation.inbox.list()) == 1
+            assert (await client.post("/api/chat/c/stop", headers={"sec-fetch-site": "same-origin"})).status_code == 204
+            assert await conversation.inbox.list() == []
 
     with_store(url, work)
 
@@ -210,8 +451,12 @@ def test_body_that_is_too_large_or_not_json_is_refused(url: str) -> None:
             headers = {"content-type": "application/json"}
             for content in (nested, b"\xff", b"{", b'{"id": NaN}'):
                 assert (await client.post("/api/chat", content=content, headers=headers)).status_code == 400
-            for cursor in ("x", "\0"):
-                assert (await client.get("/api/chat", params={"cursor": cursor})).status_code == 400
+            queries = [{"cursor": "x"}, {"cursor": "\0"}, {"limit": "0"}, {"limit": "x"}, {"limit": "9" * 5_000}]
+            for query in (*queries, {"status": "deleted"}):
+                assert (await client.get("/api/chat", params=query)).status_code == 400
+                if "status" not in query:
+                    assert (await client.get("/api/copilotkit/threads", params=query)).status_code == 400
+            assert (await client.post("/api/copilotkit/threads/c/archive", content=b"{}")).status_code == 415
             assert await store.count() == 0
 
     with_store(url, work)
@@ -230,11 +475,38 @@ def test_pages_that_wait_for_a_worker_hold_no_connection(url: str) -> None:
             assert await anext(frames) == ":"
             streams.append(frames)
         pool: Any = store.engine.pool
-        assert pool.checkedout() == 0
+        async with asyncio.timeout(60):
+            while pool.checkedout():  # a page may be looking for changes right now
+                await store.ping()
         assert await store.turns.list_in_progress() == await store.turns.list_in_progress(limit=1)  # no lease
         await store.work(answer, once=True, concurrency=4)
         for frames in streams:
             assert "Hi" in "".join([frame async for frame in frames])
+
+    with_store(url, work)
+
+
+def test_stream_says_that_a_turn_waits_for_its_budget(url: str) -> None:
+    async def limit_of(conversation: AsyncConversation) -> Budget:
+        return Budget(f"user:{(await conversation.info()).user_id}", 100, per="day", reserve=60)
+
+    async def spends(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+        await answer(conversation, turn)
+        turn.usage = {"output_tokens": 60}
+
+    async def work(store: AsyncStore) -> None:
+        app = chat(store, spends, user=user, budget=limit_of, heartbeat=timedelta(milliseconds=50))
+        async with app, client_of(app) as client:
+            assert '"finish"' in (await client.post("/api/chat", json=question())).text
+            assert "data-waiting" not in (await client.post("/api/chat", json=question())).text
+            await store.for_user("ann").conversation("c").inbox.put(Message.user("More", id="q2"))
+            for part in ('"scope": "user:ann", "until": "', '"transient": true'):
+                frames = Request(app, "/api/chat/c/stream", x_user="ann").frames()
+                assert part in await anext(each async for each in frames if "data-waiting" in each)
+            assert await store.budgets.reset("user:ann")
+            assert '"finish"' in "".join([each async for each in frames])
+            (state,) = (await store.budgets.list()).items
+            assert (state.scope, state.spent) == ("user:ann", 60)
 
     with_store(url, work)
 
@@ -306,6 +578,33 @@ def test_stop_ends_an_answer_that_is_silent_and_a_question_that_waits(url: str) 
     until(lambda: len(stopped) == 1)
 
 
+def test_page_does_not_wait_for_a_turn_at_a_later_time(url: str) -> None:
+    async def waits(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+        if turn.messages[0].content == "Hello":
+            asking = await turn.append(Message.assistant(tool_calls=[ToolCall(id="c1", name="report", arguments={})]))
+            async with turn.call(asking, 0) as effect:
+                effect.wait({"job": 1}, until=timedelta(hours=1))
+        else:
+            await turn.append(Message.assistant("Hi"))
+
+    async def work(store: AsyncStore) -> None:
+        async with chat(store, waits, user=user, busy="refuse") as app, client_of(app) as client:
+            assert "report" in (await client.post("/api/chat", json=question())).text
+            assert [each.handle for each in (await store.calls.waiting()).items] == [{"job": 1}]
+            assert (await client.get("/api/chat/c/stream")).status_code == 204
+            shown = (await client.get("/api/chat/c/messages")).json()
+            assert shown[-1]["parts"][-1]["state"] == "input-available"
+            assert "Hi" in (await client.post("/api/chat", json=question("Are you there?", "q2"))).text
+            await store.calls.finish({"job": 1}, "12 pages")
+            stream = await client.get("/api/chat/c/stream")
+            assert stream.status_code in (200, 204)  # the worker may have been faster
+            while len(await store.conversation("c").turns.list()) < 3:
+                await asyncio.sleep(0.01)
+            assert "12 pages" in (await client.get("/api/chat/c/messages")).text
+
+    with_store(url, work)
+
+
 def test_conversations_are_listed_renamed_and_deleted(url: str) -> None:
     async def work(store: AsyncStore) -> None:
         await store.create("other", user_id="ann", agent_id="other")
@@ -321,6 +620,113 @@ def test_conversations_are_listed_renamed_and_deleted(url: str) -> None:
                 assert (await client.get(path)).status_code == 404
             assert [(await client.delete("/api/chat/c")).status_code for _ in range(2)] == [204, 404]
             assert (await client.get("/api/chat")).json() == {"items": [], "next": None}
+
+    with_store(url, work)
+
+
+def test_conversations_are_archived(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        own = store.for_user("ann")
+        for key, metadata in (("c1", {"kept": 1}), ("c2", {"archived": "by another program"})):
+            await own.create(key, title=key, metadata=metadata)
+
+        async def change(body: dict[str, Any]) -> None:
+            assert (await client.patch("/api/chat/c1", json=body)).status_code == 204
+
+        async def listed(query: str = "") -> list[str]:
+            items = (await client.get(f"/api/chat?{query}")).json()["items"]
+            assert all((each["status"] == "archived") == (each["id"] in archived) for each in items)
+            return sorted(each["id"] for each in items)
+
+        async with client_of(chat(store, answer, user=user, background=True)) as client:
+            for archived in (["c1"], []):
+                await change({"archived": bool(archived)})
+                assert await listed() == ["c1", "c2"]
+                assert await listed("status=archived") == archived
+                assert await listed("status=regular") == [key for key in ("c1", "c2") if key not in archived]
+                info = await own.conversation("c1").info()
+                assert (info.title, info.metadata) == ("c1", {"kept": 1, "archived": bool(archived)})
+            await change({"archived": True, "title": None})
+            assert (await own.conversation("c1").info()).title is None
+            await change({})
+            for body in ({"archived": 1}, {"archived": "yes", "title": "x"}, {"archived": True, "title": 1}):
+                assert (await client.patch("/api/chat/c2", json=body)).status_code == 400
+            info = await own.conversation("c2").info()
+            assert (info.title, info.metadata) == ("c2", {"archived": "by another program"})
+
+    with_store(url, work)
+
+
+def test_conversation_on_hold_is_not_deleted(url: str, store: Store) -> None:
+    store.create("c", user_id="ann")
+    store.conversation("c").update(hold="case 17")
+
+    async def delete(asynchronous: AsyncStore) -> None:
+        async with client_of(chat(asynchronous, answer, user=user, background=True)) as client:
+            for path in ("/api/chat/c", "/api/copilotkit/threads/c"):
+                refused = await client.delete(path)
+                assert (refused.status_code, "on hold" in refused.text, "case 17" in refused.text) == (409, True, False)
+
+    with_store(url, delete)
+    assert store.exists("c")
+
+
+def test_error_of_the_function_that_finds_the_user_is_not_shown(url: str) -> None:
+    def broken(_: Any) -> str:
+        raise ValueError("the secret")
+
+    async def ask(store: AsyncStore) -> None:
+        chats = chat(store, answer, user=broken, background=True)
+        apps: dict[str, Any] = {"/api/chat": chats, "/conversations/x": conversations(store, user=broken)}
+        for path, app in apps.items():
+            transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://chat") as client:
+                failed = await client.get(path)
+                assert (failed.status_code, "secret" in failed.text) == (500, False)
+
+    with_store(url, ask)
+
+
+def test_runtime_of_copilotkit_has_the_name_of_the_agent(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        app = chat(store, answer, user=user, agent_id="weather", key_prefix="web:")
+        async with app, client_of(app) as client:
+            assert list((await client.get("/api/copilotkit/info")).json()["agents"]) == ["weather"]
+            asked = run("c", {"id": "q1", "role": "user", "content": "Oslo?"})
+            assert (await client.post("/api/copilotkit/agent/default/run", json=asked)).status_code == 404
+            ran = await client.post("/api/copilotkit/agent/weather/run", json=asked)
+            connected = await client.post("/api/copilotkit/agent/weather/connect", json=run("c"))
+            for response in (ran, connected):
+                assert "Hi" in response.text
+                assert response.text.count('"threadId": "c"') == 2
+            (thread,) = (await client.get("/api/copilotkit/threads")).json()["threads"]
+            assert (thread["id"], thread["agentId"], thread["name"]) == ("c", "weather", "Oslo?")
+            assert (await client.post("/api/copilotkit/threads/c/archive", json={})).status_code == 204
+            assert (await client.get("/api/copilotkit/threads")).json()["threads"] == []
+            await store.create("web:other", user_id="ann", agent_id="other")
+            connected = await client.post("/api/copilotkit/agent/weather/connect", json=run("other"))
+            assert (connected.status_code, connected.content) == (200, b"")
+
+    with_store(url, work)
+
+
+def test_connection_of_copilotkit_ends_with_the_turn_that_is_owed(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        conversation = await store.for_user("ann").open("c", messages=[Message.user("Hello")])
+        connect = "/api/copilotkit/agent/default/connect"
+        async with client_of(chat(store, answer, user=user, background=True)) as client:
+            idle = await client.post(connect, json=run("c"))
+            assert [idle.text.count(each) for each in ("RUN_STARTED", "RUN_FINISHED", "Hello")] == [1, 1, 1]
+            await conversation.inbox.put(Message.user("Oslo?"))
+            connecting = asyncio.create_task(client.post(connect, json=run("c")))
+            await store.work(answer, once=True)
+            owed = (await connecting).text
+            assert "Hi" in owed
+            assert owed.rstrip().rpartition("data: ")[2].startswith('{"type": "RUN_FINISHED"')
+            async with conversation.turn("t") as turn:
+                asking = await turn.append(Message.assistant(tool_calls=[ToolCall(id="p", name="pay", arguments={})]))
+                await conversation.suspensions.create([(asking.seq, 0)], reason="Pay?")
+            assert '"outcome": {"type": "interrupt"' in (await client.post(connect, json=run("c"))).text
 
     with_store(url, work)
 
@@ -354,6 +760,21 @@ def test_interrupt_is_given_again_to_an_agent_that_joins_later(url: str) -> None
                 assert '"outcome": {"type": "interrupt"' in response.text
             (call,) = await ui.open_calls(store.conversation("c"))
             assert (call.name, call.approved) == ("pay", None)
+
+    with_store(url, work)
+
+
+def test_no_approval_is_asked_for_before_another_question(url: str) -> None:
+    async def work(store: AsyncStore) -> None:
+        async with client_of(chat(store, answer, user=user, background=True)) as client:
+            conversation = await store.for_user("ann").open("c", messages=[Message.user("Pay")])
+            async with conversation.turn() as turn:
+                asking = await turn.append(Message.assistant(tool_calls=[ToolCall(id="p", name="pay", arguments={})]))
+                await conversation.suspensions.create([(asking.seq, 0)], reason="Pay?")
+            for state, status in (("approval-requested", 200), ("input-available", 204)):
+                assert (await client.get("/api/chat/c/messages")).json()[1]["parts"][-1]["state"] == state
+                assert (await client.get("/api/agent/c/stream")).status_code == status
+                await conversation.append_messages([Message.user("Hello"), Message.assistant("Hi")])
 
     with_store(url, work)
 
@@ -496,3 +917,15 @@ def test_single_user_has_the_sessions_of_all_users_and_of_none(store: Store, url
 
     with_store(url, read)
     assert store.get("new").user_id is None
+
+
+def test_turn_is_owed_for_a_version_without_dropping_waiting_messages(store: Store) -> None:
+    conversation = store.open("k", messages=[Message.user("q"), Message.assistant("a")])
+    conversation.inbox.put(Message.user("waits", id="w"))
+    store.transact(partial(_owe_turn, "k"))
+    assert [each.id for each in conversation.inbox.list()] == ["w"]
+    conversation.inbox.delete("w")
+    assert not store.owed().items
+    store.transact(partial(_owe_turn, "k"))
+    assert [each.key for each in store.owed().items] == ["k"]
+    assert len(conversation.messages()) == 2

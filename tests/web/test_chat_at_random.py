@@ -66,16 +66,33 @@ async def act(client: httpx2.AsyncClient, choose: random.Random, number: int) ->
     shown = response.json() if response.status_code == 200 else []
     questions = [each for each in shown if each["role"] == "user"]
     action = choose.choice(
-        ["send", "send", "again", "edit", "regenerate", "stop", "answer", "answer", "resume", "agent"]
+        [
+            "send",
+            "send",
+            "again",
+            "edit",
+            "regenerate",
+            "stop",
+            "answer",
+            "answer",
+            "resume",
+            "agent",
+            "switch",
+            "switch",
+        ]
     )
     text = choose.choice(["Hello", "pay", "where", "pay where"])
     new = {"id": f"q{number}", "role": "user", "parts": [{"type": "text", "text": text}]}
-    path, body = "/api/chat", {"id": "c", "trigger": "submit-message", "messages": [new]}
+    path = "/api/chat"
+    body: dict[str, Any] = {"id": "c", "trigger": "submit-message", "messages": [new]}
     if action == "stop":
         path = "/api/chat/c/stop"
     elif action == "resume":
         assert (await client.get("/api/chat/c/stream")).status_code in (200, 204, 404)
         return
+    elif action == "switch":
+        known = [id for each in shown for id in each.get("metadata", {}).get("alternatives", {}).get("ids", [])]
+        path, body = "/api/chat/c/switch", {"alternative": choose.choice([*known, number])}
     elif action == "agent":
         path, body = "/api/agent", {"threadId": "c", "runId": f"r{number}", "messages": [{**new, "content": text}]}
     elif questions and action == "again":
@@ -122,9 +139,15 @@ def test_pages_show_the_log_and_nothing_is_paid_twice(url: str, seed: int) -> No
             await asyncio.wait([worker])
             conversation = store.conversation("c")
             assert await conversation.inbox.list() == []
-            assert shown == ui.aisdk_messages(await conversation.get(), await conversation.suspensions.list())
-            results = Counter(each.tool_call_id for each in await conversation.all_messages() if each.tool_call_id)
-            assert max(results.values(), default=1) == 1
+            suspensions, alternatives = await conversation.suspensions.list(), await conversation.alternatives()
+            assert shown == ui.aisdk_messages(await conversation.get(), suspensions, (), alternatives)
+            seen: set[int] = set()
+            while new := [each.id for each in alternatives if not each.is_shown and each.id not in seen]:
+                results = Counter(each.tool_call_id for each in await conversation.all_messages() if each.tool_call_id)
+                assert max(results.values(), default=1) == 1
+                seen.add(new[0])
+                await conversation.switch(new[0])
+                alternatives = await conversation.alternatives()
 
     asyncio.run(run())
     assert max(service.payments.values(), default=1) == 1

@@ -4,8 +4,12 @@ import http.client
 import json
 import os
 import random
+import socket
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
+from urllib.parse import quote
 
 import openai
 import pytest
@@ -127,8 +131,11 @@ def test_sessions_of_other_programs_are_conversations(server: Server) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 20])
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_pages_have_each_item_once(server: Server, order: Any, limit: int) -> None:
+def test_pages_have_each_item_once(server: Server, order: Any, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[conversations.__module__], "_NEWEST", 5)
     conversation = server.store.open("conv_mixed", user_id="ann")
+    ids = ("rs_1", "__fake_id__", "rs_2", "__fake_id__", "FAKE_ID", "FAKE_ID", "rs_3")
+    conversation.append_messages(messages_of([{"type": "reasoning", "id": id} for id in ids]))
     for number in range(6):
         conversation.append_messages([Message(role=MessageRole.RECORD, content=number)] * number)
         calls = [ToolCall(id=f"c{number}{each}", name="n", arguments={}) for each in range(number % 3)]
@@ -136,7 +143,7 @@ def test_pages_have_each_item_once(server: Server, order: Any, limit: int) -> No
     whole = [item["id"] for item in server.items("conv_mixed", f"order={order}&limit=100")]
     pages = server.client.conversations.items.list("conv_mixed", order=order, limit=limit)
     assert [item.id for item in pages] == whole
-    assert len(whole) == len(set(whole)) == 12
+    assert len(whole) == len(set(whole)) == len(ids) + 12
 
 
 def test_page_of_a_long_conversation_takes_the_statements_of_a_short_one(url: str) -> None:
@@ -160,6 +167,47 @@ def test_page_of_a_long_conversation_takes_the_statements_of_a_short_one(url: st
     assert counts[:4] == [2, 4, 2, 4]  # half of them check whose the session is
 
 
+@pytest.mark.parametrize(("order", "damaged"), [("asc", 290), ("desc", 10)])
+def test_page_with_records_reads_no_messages_that_are_far_away(server: Server, order: str, damaged: int) -> None:
+    conversation = server.store.open("conv_records", user_id="ann")
+    record = Message(role=MessageRole.RECORD, content=1)
+    conversation.append_messages([record if number % 10 == 0 else Message.user("x") for number in range(300)])
+    with server.store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE lango_message SET tool_calls = '{{\"a\": 1}}' WHERE seq = {damaged}")
+    assert len(server.items("conv_records", f"order={order}")) == 20
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_page_ends_before_its_items_are_too_large(server: Server, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation, large = server.store.open("conv_large", user_id="ann"), "x" * 70_000
+    calls = [ToolCall(id="c1", name="n", arguments={"x": large}), ToolCall(id="c2", name="n", arguments=large)]
+    conversation.append_message(Message(role=MessageRole.RECORD, content=large))
+    conversation.append_message(Message.assistant(large, tool_calls=calls))
+    conversation.append_messages([Message.user(text) for text in (large, "a", large, large * 3, large, "b", large)])
+    items = [said(large), {"type": "function_call_output", "call_id": "c", "output": [{"type": "x", "text": large}]}]
+    conversation.append_messages(messages_of([*items, {"type": "reasoning", "encrypted_content": large}]))
+    path = "/conversations/conv_large/items"
+    whole = server.items("conv_large", f"order={order}&limit=100")
+    monkeypatch.setattr(sys.modules[conversations.__module__], "_MOST_BYTES", 250_000)
+    pages, after = [], ""
+    while True:
+        page = server.request("GET", f"{path}?order={order}&limit=100&after={after}")[1]
+        pages.append(page["data"])
+        after = page["last_id"]
+        if not page["has_more"]:
+            break
+    assert [item for page in pages for item in page] == whole
+    assert json.dumps(whole).count(large) == 13
+    assert all(len(json.dumps(page)) < 300_000 for page in pages)
+    assert len(pages) < len(whole)
+    for item in whole:
+        assert server.request("GET", f"{path}/{item['id']}") == (200, item)
+    with server.store.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM lango_payload")  # fails all reads of large strings
+    assert server.request("GET", f"{path}/missing")[0] == 404
+    assert server.request("GET", f"{path}/msg_at_4_0")[1]["content"][0]["text"] == "a"
+
+
 def test_items_that_are_sent_again_are_stored_once(server: Server) -> None:
     id = server.create()
     path = f"/conversations/{id}/items"
@@ -171,6 +219,8 @@ def test_items_that_are_sent_again_are_stored_once(server: Server) -> None:
     assert server.request("POST", path, without, idempotency_key="request-1") == second
     assert server.request("POST", path, without, idempotency_key="request-2") != second
     assert len(server.items(id)) == 6
+    placeholders = {"items": [said("d", id="__fake_id__"), said("e", id="__fake_id__")]}
+    assert texts(server.request("POST", path, placeholders)[1]["data"]) == ["d", "e"]
     whole = server.request("POST", "/conversations", without, idempotency_key="request-1")
     assert server.request("POST", "/conversations", without, idempotency_key="request-1") == whole
     of_bob = server.request("POST", "/conversations", without, user="bob", idempotency_key="request-1")
@@ -254,6 +304,10 @@ HOSTILE: Final[list[tuple[str, str, Any, int, str | None]]] = [
     ("POST", "/items", {"items": [said("x"), {"role": "user"}]}, 400, "missing_required_parameter"),
     ("POST", "/items", {"items": [said("x"), {"role": 1, "content": "x"}]}, 400, "invalid_type"),
     ("POST", "/items", {"items": [said("x"), {"role": "user", "content": 1}]}, 400, "invalid_type"),
+    ("POST", "/items", {"items": [said("x"), {"role": "user", "content": [None]}]}, 400, "invalid_type"),
+    ("POST", "/items", {"items": [said("x"), {"role": "user", "content": [{}, "y"]}]}, 400, "invalid_type"),
+    ("POST", "/items", b'{"items": [], "items": [{"type": "x"}, 1]}', 400, "invalid_type"),
+    ("POST", "/items", b'{"items": ' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001, 400, None),
     ("POST", "/items", {"items": [said("x"), {"type": "message", "content": "x"}]}, 400, "missing_required_parameter"),
     ("POST", "/items", {"items": [said("x"), said("y", id=1)]}, 400, "invalid_type"),
     ("POST", "/items", {"items": [said("x"), said("y", id="")]}, 400, "invalid_type"),
@@ -267,6 +321,10 @@ HOSTILE: Final[list[tuple[str, str, Any, int, str | None]]] = [
     ("PUT", "/items", {"items": [said("x")]}, 405, "unknown_url"),
     ("PATCH", "", {"metadata": {}}, 405, "unknown_url"),
     ("POST", "/others", {}, 404, "unknown_url"),
+    ("POST", "/", {"metadata": {}}, 404, "unknown_url"),
+    ("DELETE", "/", None, 404, "unknown_url"),
+    ("OPTIONS", "", None, 405, "unknown_url"),
+    ("TRACE", "/items/msg_1", None, 405, "unknown_url"),
     ("POST", "", {}, 400, "missing_required_parameter"),
     ("POST", "", {"metadata": []}, 400, "invalid_type"),
     ("POST", "", {"metadata": {"a": 1}}, 400, "invalid_type"),
@@ -282,7 +340,11 @@ HOSTILE: Final[list[tuple[str, str, Any, int, str | None]]] = [
     ("GET", "/items?limit=", None, 400, "invalid_type"),
     ("GET", "/items?limit=1.5", None, 400, "invalid_type"),
     ("GET", f"/items?limit={'9' * 5_000}", None, 400, "invalid_type"),
+    ("GET", "/items?limit=20&limit=101", None, 400, "integer_above_max_value"),
+    ("GET", "/items?limit=%D9%A3", None, 400, "invalid_type"),
     ("GET", "/items?order=up", None, 400, "invalid_value"),
+    ("GET", "/items?order=", None, 400, "invalid_value"),
+    ("GET", "/items?include=a&include=b", None, 200, None),
     ("GET", "/items?after=missing", None, 404, None),
     ("GET", "/items?after=a%00b", None, 404, None),
     ("GET", "/items?after=%ff%fe", None, 404, None),
@@ -290,7 +352,11 @@ HOSTILE: Final[list[tuple[str, str, Any, int, str | None]]] = [
     ("GET", "/items?after=msg_at_1_99", None, 404, None),
     ("GET", f"/items?after=msg_at_{'9' * 18}_0", None, 404, None),
     ("GET", f"/items?after=msg_at_{'9' * 30}_0", None, 404, None),
+    ("GET", "/items?after=msg_at_1_0%0A", None, 404, None),
+    ("GET", "/items?after=msg_at_1_0", None, 404, None),
     ("GET", "/items/missing", None, 404, None),
+    ("GET", "/items/", None, 404, None),
+    ("GET", "/items/msg_1/", None, 404, None),
     ("GET", "/items/a%2Fb", None, 404, None),
     ("GET", f"/items/{'x' * 5_000}", None, 404, None),
     ("DELETE", "/items/missing", None, 404, None),
@@ -329,11 +395,76 @@ def test_id_without_a_session_is_not_found(server: Server, id: str) -> None:
     assert server.store.count() == 0
 
 
+def test_item_of_another_conversation_is_not_found(server: Server) -> None:
+    id, other = server.create(said("Hi", id="msg_1")), server.create(said("Bye", id="msg_2"))
+    for method, path in (("GET", "/items/msg_2"), ("DELETE", "/items/msg_2"), ("GET", "/items?after=msg_2")):
+        assert server.request(method, f"/conversations/{id}{path}")[0] == 404
+    assert [item["id"] for item in server.items(other)] == ["msg_2"]
+
+
+def test_item_may_have_the_id_that_it_has_in_another_conversation(server: Server) -> None:
+    conversation = server.store.open("conv_source", user_id="ann")
+    conversation.append_messages([Message.user(f"text {number}") for number in range(5)])
+    items = server.items("conv_source")
+    assert [item["id"] for item in items] == [f"msg_at_{seq}_0" for seq in range(1, 6)]
+    copy = server.create(said("first", id="msg_1"), *items)
+    whole = [{"id": "msg_1"}, *items]
+    pages = server.client.conversations.items.list(copy, order="asc", limit=2)
+    assert [item.id for item in pages] == [item["id"] for item in whole]
+    for item in items:
+        assert server.request("GET", f"/conversations/{copy}/items/{item['id']}") == (200, item)
+    assert server.request("DELETE", f"/conversations/{copy}/items/msg_at_3_0")[0] == 200
+    assert len(server.items(copy)) == 5
+
+
+def test_items_that_other_programs_stored_without_a_role_are_served(server: Server) -> None:
+    conversation = server.store.open("conv_odd", user_id="ann")
+    odd: list[Any] = [{"type": "message", "content": "x"}, {"type": ["y"]}, {"type": None}, {}, 5, None]
+    conversation.append_messages(messages_of(odd))
+    items = server.items("conv_odd")
+    assert [item["type"] for item in items if "type" in item] == ["message", ["y"], None]
+    for item in items:
+        assert server.request("GET", f"/conversations/conv_odd/items/{item['id']}") == (200, item)
+
+
+def test_conversation_on_hold_is_not_deleted(server: Server) -> None:
+    id = server.create(said("Hi"))
+    server.store.conversation(id).update(hold="case 17")
+    status, answer = server.request("DELETE", f"/conversations/{id}")
+    assert (status, "on hold" in answer["error"]["message"], "case 17" in json.dumps(answer)) == (409, True, False)
+    server.store.conversation(id).update(hold=None)
+    assert server.request("DELETE", f"/conversations/{id}")[0] == 200
+
+
+def test_body_that_stops_is_not_stored(server: Server) -> None:
+    id = server.create()
+    request = f"POST /v1/conversations/{id}/items HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ann\r\n"
+    part = b'{"items": [{"type": "x"}]}'
+    for framing in ("Transfer-Encoding: chunked\r\n\r\n1a\r\n", "Content-Length: 100\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(f"{request}Content-Type: application/json\r\n{framing}".encode() + part)
+            assert server.items(id) == []  # the server answers others while this client is silent
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(1) == b""
+    assert server.items(id) == []
+
+
 def test_other_spelling_of_an_id_is_not_found(server: Server) -> None:
     server.store.create("a", user_id="ann")
     assert server.request("GET", "/conversations/conv_key_YQ")[0] == 200
     assert server.request("GET", "/conversations/conv_key_YR")[0] == 404
     assert server.request("GET", "/conversations/conv_key_YQ==")[0] == 404
+
+
+def test_item_that_several_clients_delete_is_deleted_once(server: Server) -> None:
+    id = server.create(*[said("x", id=f"msg_{number}") for number in range(20)])
+    for number in range(20):
+        path = f"/conversations/{id}/items/msg_{number}"
+        with ThreadPoolExecutor(4) as clients:
+            answers = list(clients.map(lambda path: server.request("DELETE", path), [path] * 4))
+        refused = [answer for answer in answers if answer[0] != 200]
+        assert refused == [server.request("GET", path)] * 3
+    assert server.items(id) == []
 
 
 def test_body_of_another_type_or_size_is_refused(server: Server) -> None:
@@ -343,6 +474,9 @@ def test_body_of_another_type_or_size_is_refused(server: Server) -> None:
     large = {"items": [said("x" * 2**25)]}
     assert server.request("POST", "/conversations", large)[0] == 413
     assert server.store.count() == 0
+    assert server.request("POST", "/conversations", b"", Content_Type="")[0] == 200
+    assert server.request("POST", "/conversations", b"", Content_Type="", Sec_Fetch_Site="cross-site")[0] == 415
+    assert server.store.count() == 1
 
 
 def test_user_may_be_found_by_a_coroutine_function(url: str) -> None:
@@ -471,3 +605,69 @@ def test_random_operations_equal_a_model(server: Server) -> None:
         served = [json.loads(item.to_json()) for item in client.conversations.items.list(id, order="asc", limit=9)]
         assert [item["id"] for item in served] == [item["id"] for item in items]
     assert server.store.count(user_id="ann") == len(model.items)
+
+
+FIELDS: Final = [
+    "type",
+    "role",
+    "content",
+    "id",
+    "call_id",
+    "name",
+    "arguments",
+    "output",
+    "status",
+    "input",
+    "text",
+    "x",
+]
+WORDS: Final = [
+    *("message", "function_call", "function_call_output", "custom_tool_call", "reasoning", "item_reference"),
+    *("user", "assistant", "system", "tool", "input_text", "output_text", "input_image", "msg_at_1_0", "{}", "[]"),
+    *("", "a", "\ud800", "\0", "é", "x" * 700),
+]
+
+
+def random_json(choose: random.Random, depth: int = 0) -> Any:
+    match choose.randrange(6 if depth < 4 else 4):
+        case 0 | 1 | 2:
+            return choose.choice(WORDS)
+        case 3:
+            return choose.choice([None, True, 0, -1, 1.5, 10**30, 1e300])
+        case 4:
+            return [random_json(choose, depth + 1) for _ in range(choose.randrange(3))]
+    return {choose.choice(FIELDS): random_json(choose, depth + 1) for _ in range(choose.randrange(4))}
+
+
+def odd_item(choose: random.Random) -> dict[str, Any]:
+    item: dict[str, Any] = {**choose.choice(KINDS_OF_ITEMS)}
+    for _ in range(choose.randrange(4)):
+        item[choose.choice(FIELDS)] = random_json(choose)
+    return item
+
+
+def is_served(sent: dict[str, Any], item: dict[str, Any]) -> bool:
+    """Return True if an item has the fields that were sent; an id may be new, and a text may be served as a part."""
+    changed = {name for name, value in sent.items() if name not in item or item[name] != value}
+    allowed = {"id"} if sent.get("id") is None else set()
+    return changed <= allowed | ({"content"} if isinstance(sent.get("content"), str) else set())
+
+
+@pytest.mark.timeout(600)
+def test_random_items_are_refused_or_served_with_their_fields(server: Server) -> None:
+    choose, accepted = random.Random(74), 0
+    for _ in range(OPERATIONS // 8):
+        item = odd_item(choose)
+        status, answer = server.request("POST", "/conversations", {"items": [item]})
+        if status == 400:
+            assert answer["error"]["type"] == "invalid_request_error"
+            continue
+        assert status == 200, (item, answer)
+        accepted += 1
+        (served,) = server.items(answer["id"])
+        assert is_served(item, served), (item, served)
+        path = f"/conversations/{answer['id']}/items/{quote(served['id'], safe='')}"
+        assert server.request("GET", path) == (200, served)
+        for form in ("openai", "openai-responses", "anthropic", "gemini"):
+            server.store.conversation(answer["id"]).history(format=form)
+    assert server.store.count() == accepted > OPERATIONS // 16

@@ -1,18 +1,22 @@
-// One loop follows the open conversation: it sends what the outbox has, reads the messages and then the stream of the
-// answer, and begins again. A request stays in the outbox until the service confirms it; repeats are harmless.
+// One loop follows the open conversation: it sends what the outbox has, opens the stream of the answer, reads the messages
+// and then the stream, and begins again. A request stays in the outbox until the service confirms it; repeats are harmless.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
 const newId = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
 const at = (id, rest = "") => `/${encodeURIComponent(id)}${rest}`;
+const begun = () => messages.filter(({ metadata }) => !metadata?.dueAt); // without reminders, which come last
+const timeOf = (time) => new Date(time).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
 const textOf = ({ parts }) => parts.map(({ type, text }) => (type === "text" ? text : "")).filter(Boolean).join("\n\n");
-const sleep = (ms) => new Promise((done) => { wake = done; setTimeout(done, ms); });
-const again = () => { link.abort(); wake(); };
+const wake = () => { isWoken = true; endSleep(); };
+const sleep = (ms) => isWoken || new Promise((done) => { endSleep = done; setTimeout(done, ms); });
+const again = () => { seen = null; link.abort(); wake(); };
 const tools = (window.langoTools ??= {}); // what the page runs: functions from the input of a call to its output
 const outbox = JSON.parse(sessionStorage.outbox ?? "[]"), otherTabs = new BroadcastChannel("lango-store");
 const started = new Set(), MOST_BYTES = 1_000_000;
-let link = new AbortController(), wake = () => {}; // of the loop
-let chat = null, messages = [], live = null, editing = null, failure = "", pages = 1;
+let link = new AbortController(), endSleep = () => {}, isWoken = false; // of the loop
+let chat = null, messages = [], live = null, editing = null, failure = "", pages = 1, canShare = false;
+let seen = null; // the state of the conversation whose messages are shown
 
 function make(tag, fields, ...children) {
   const element = Object.assign(document.createElement(tag), fields);
@@ -34,19 +38,40 @@ function draw(parent, items, show) {
 function paint() {
   const log = $("log"), isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
   draw(log, messages, showMessage);
-  if (isAtEnd) log.scrollTop = log.scrollHeight;
+  const toEnd = () => (log.scrollTop = log.scrollHeight);
+  if (!isAtEnd) return;
+  toEnd();
+  requestAnimationFrame(() => requestAnimationFrame(toEnd)); // only what is in view has its real height
 }
 
 function showMessage({ id, role, parts, metadata }, old) {
+  const { alternatives, dueAt, ...marks } = metadata ?? {};
   const isQuestion = role === "user", ariaLabel = isQuestion ? "You" : "Answer";
   const button = make("button", { type: "button", className: "quiet", onclick: () => edit(id) }, "Edit");
   const item = old?.key === id ? old : make("article", { key: id, ariaLabel }, make("div", {}), isQuestion ? button : "");
-  item.className = [role, ...Object.keys(metadata ?? {})].join(" ");
-  draw(item.firstChild, parts, showPart);
+  item.querySelector("nav")?.remove();
+  if (alternatives) item.append(showAlternatives(alternatives));
+  item.className = [role, ...Object.keys(marks)].join(" ");
+  draw(item.firstChild, dueAt ? [{ type: "reminder", dueAt, id }, ...parts] : parts, showPart);
   return item;
 }
 
+function showReminder(dueAt, message) {
+  const onclick = () => attempt(() => request(at(chat, "/drop"), { method: "POST", body: { message } }));
+  const button = make("button", { type: "button", className: "quiet", onclick }, "Drop");
+  return make("small", {}, `Reminder for ${timeOf(dueAt)}`, button);
+}
+
+function showAlternatives({ ids, shown }) {
+  const go = (n) => attempt(() => request(at(chat, "/switch"), { method: "POST", body: { alternative: ids[n] } }));
+  const button = (text, ariaLabel, n) =>
+    make("button", { type: "button", className: "quiet", ariaLabel, disabled: !(n in ids), onclick: () => go(n) }, text);
+  const buttons = [button("‹", "Previous version", shown - 1), button("›", "Next version", shown + 1)];
+  return make("nav", { ariaLabel: "Versions" }, buttons[0], `${shown + 1}/${ids.length}`, buttons[1]);
+}
+
 function showPart({ type, text, url, title, filename = "file", ...call }) {
+  if (type === "reminder") return showReminder(call.dueAt, call.id);
   if (type === "text") return make("p", { dir: "auto" }, text);
   if (type === "reasoning") return make("details", {}, make("summary", {}, "Thinking"), make("p", {}, text));
   if (type.startsWith("tool-")) return showTool(type.slice(5), call);
@@ -76,7 +101,7 @@ function say(text, kind = "") {
   if ($("status").textContent !== text) $("status").textContent = text;
   document.body.className = kind;
   $("log").ariaBusy = kind === "busy";
-  $("again").hidden = kind === "busy" || messages.at(-1)?.role !== "assistant";
+  $("again").hidden = kind === "busy" || begun().at(-1)?.role !== "assistant";
 }
 
 async function request(path, { body, ...options } = {}) {
@@ -105,19 +130,22 @@ async function deliver(signal) {
 
 async function refresh(signal) {
   messages = await (await request(at(chat, "/messages"), { signal })).json();
+  const earlier = messages.slice(0, messages.findLastIndex(({ role, metadata }) => role === "user" && !metadata?.waiting));
+  for (const part of earlier.flatMap(({ parts }) => parts)) if (part.state === "input-available") part.state = "unfinished";
 }
 
 async function follow() {
   for (let pause = 500; ; ) {
     const { signal } = (link = new AbortController());
+    isWoken = false; // what wakes the loop during its requests ends the next sleep
     try {
       while (outbox.length) await deliver(signal);
-      await list(signal);
-      if (chat) await refresh(signal);
-      const stream = chat && (await request(at(chat, "/stream"), { signal }));
-      if (stream?.status === 204) await refresh(signal); // the turn may have ended between the two
+      const state = await list(signal);
+      const stream = chat && (await request(at(chat, "/stream"), { signal })), isBusy = stream?.status === 200;
+      if (chat && (isBusy || !state || state !== seen)) await refresh(signal); // after the stream, which may just have ended
       paint();
-      if (stream?.status === 200) await read(stream.body, signal);
+      seen = isBusy ? null : state;
+      if (isBusy) await read(stream.body, signal);
       else await sleep(idle());
       pause = 500;
     } catch (error) {
@@ -130,7 +158,7 @@ async function follow() {
 }
 
 function idle() {
-  const { parts = [], metadata } = messages.at(-1) ?? {};
+  const { parts = [], metadata } = begun().at(-1) ?? {};
   const isAsked = parts.some(({ state }) => state === "approval-requested");
   if (failure) say(`Failed: ${failure}`, "bad");
   else say(isAsked ? "Waiting for your decision." : metadata?.interrupted ? "Stopped." : "");
@@ -171,6 +199,10 @@ async function read(body, signal) {
 }
 
 async function apply({ type, ...chunk }, signal) {
+  if (type === "data-waiting") {
+    const { scope, until } = chunk.data;
+    return say(`The budget of ${scope} is used up. The next try is on ${timeOf(until)}.`, "busy");
+  }
   if (type === "start") {
     failure = "";
     live = { id: chunk.messageId, role: "assistant", parts: [] };
@@ -194,25 +226,32 @@ async function apply({ type, ...chunk }, signal) {
   else if (type === "error") failure = chunk.errorText;
 }
 
+// Show the list; return a text that changes with the open conversation, and each minute: not all changes are listed.
 async function list(signal) {
   const items = [];
+  let state = null;
   for (let page = 0, cursor = ""; page < pages && cursor !== null; page++) {
     const found = await (await request(`?cursor=${encodeURIComponent(cursor)}`, { signal })).json();
     items.push(...found.items.map(({ id, title }) => ({ id, title, isOpen: id === chat })));
-    cursor = found.next;
+    const changed = found.items.find(({ id }) => id === chat)?.updated_at;
+    if (changed) state = `${changed} ${Math.floor(Date.now() / 60_000)}`;
+    [cursor, canShare] = [found.next, found.shares];
     $("more").hidden = cursor === null;
   }
   draw($("list"), items, ({ id, title, isOpen }) =>
     make("li", {}, make("a", { href: `#${encodeURIComponent(id)}`, ariaCurrent: `${isOpen}` }, title || "Untitled")));
   const open = items.find(({ isOpen }) => isOpen);
   $("title").disabled = $("delete").hidden = !open;
+  $("share").hidden = !(open && canShare);
   if (document.activeElement !== $("title")) $("title").value = open?.title ?? "";
+  return state;
 }
 
 function open() {
   [chat, messages] = [decodeURIComponent(location.hash.slice(1)), []];
   started.clear();
   $("form").reset();
+  $("share").textContent = "Share";
   $("side").hidePopover();
   say("");
   paint();
@@ -238,8 +277,8 @@ async function ask() {
 }
 
 function regenerate() {
-  const from = messages.findLastIndex(({ role }) => role === "user"), messageId = messages.at(-1).id;
-  push({ trigger: "regenerate-message", messageId, messages: messages.slice(from, -1) });
+  const log = begun(), from = log.findLastIndex(({ role }) => role === "user"), messageId = log.at(-1).id;
+  push({ trigger: "regenerate-message", messageId, messages: log.slice(from, -1) });
 }
 
 async function attach(file) {
@@ -250,19 +289,29 @@ async function attach(file) {
 }
 
 // Run an action of the user, then begin the loop again; show why an action has failed.
-function on(target, event, act) {
-  target.addEventListener(event, async (it) => {
-    failure = "";
-    try { await act(it); } catch (error) { failure = error.message; }
-    again();
-  });
+async function attempt(act) {
+  failure = "";
+  try { await act(); } catch (error) { failure = error.message; }
+  otherTabs.postMessage(chat);
+  again();
 }
+
+const on = (target, event, act) => target.addEventListener(event, (it) => attempt(() => act(it)));
 
 on($("form"), "submit", (event) => (event.preventDefault(), ask()));
 on($("again"), "click", regenerate);
 on($("stop"), "click", () => request(at(chat, "/stop"), { method: "POST", body: {} }));
 on($("more"), "click", () => pages++);
 on($("title"), "change", () => request(at(chat), { method: "PATCH", body: { title: $("title").value } }));
+on($("share"), "click", async ({ target }) => {
+  const isShared = target.textContent !== "Share", method = isShared ? "DELETE" : "POST";
+  const response = await request(at(chat, "/share"), { method, body: {} });
+  target.textContent = isShared ? "Share" : "Stop sharing";
+  if (isShared) return;
+  const link = new URL((await response.json()).path, location.href.split("#")[0]).href;
+  const isCopied = await navigator.clipboard?.writeText(link).then(() => true, () => false);
+  prompt(`Who has this link${isCopied ? ", which was copied," : ""} can read the conversation so far:`, link);
+});
 on($("delete"), "click", async () => {
   if (!confirm("Delete this conversation with all its messages?")) return;
   await request(at(chat), { method: "DELETE", body: {} });
