@@ -3,14 +3,16 @@
 import gc
 from typing import Annotated
 
+import sqlalchemy as sa
 import typer
 
-from lango_store import interchange
+from lango_store import interchange, schema
+from lango_store._engine.engine import database_file
 from lango_store.cli.options import JsonOption, database, flag, open_store, option
 from lango_store.cli.output import one_line, print_json, progress, quantity, say
 from lango_store.errors import quoted
 from lango_store.interchange import Adopted
-from lango_store.interchange.adoption.adopting import SOURCES
+from lango_store.interchange.adoption.adopting import SOURCES, check_source
 
 _NAMES = ", ".join(SOURCES)
 
@@ -22,7 +24,12 @@ def adopt(
     ] = None,
     target_url: Annotated[
         str | None,
-        option("URL", "Database to write to; may be the same one. Default: as for --url of other commands.", "--to"),
+        option(
+            "URL",
+            "Database to write to; may be the same one. A SQLite file that does not exist is created. "
+            "Default: as for --url of other commands.",
+            "--to",
+        ),
     ] = None,
     table: Annotated[
         str | None, option("TABLE", "Adopt only the sessions in this table. Default: all.", "--table")
@@ -43,6 +50,8 @@ def adopt(
     if source is not None and source not in SOURCES:
         raise typer.BadParameter(f"{quoted(source)} cannot be adopted: give one of {_NAMES}", param_hint="--from")
     database(source_url, option="URL")
+    if target_url is not None and not dry_run:
+        _create(database(target_url, new=True, option="--to"), source_url, source)
     with open_store(target_url, "comparing with" if dry_run else "adopting into", option="--to") as store:
         store.ping()
         gc.freeze()  # so that the garbage collector does not visit the imported modules again and again
@@ -68,6 +77,14 @@ def adopt(
         print(_summarize(reports, dry_run=dry_run))
     if any(each.state in ("collided", "failed") or each.skipped for each in reports):
         raise typer.Exit(1)
+
+
+def _create(url: str, source_url: str, source: str | None) -> None:
+    """Create the schema in a SQLite file that does not exist, if there is a source to adopt."""
+    file = database_file(sa.make_url(url))
+    if file is not None and not file.exists():
+        check_source(source_url, source)
+        schema.upgrade(url)
 
 
 def _print_problems(report: Adopted) -> None:

@@ -62,7 +62,7 @@ def downgrade(
             if revision == "base"
             else "the tables and columns that newer revisions added"
         )
-        confirm(f"downgrading {store.engine.url} to {revision}, which drops {loss}", yes=yes)
+        confirm(f"downgrading {store.engine.url} to {revision} and dropping {loss}", yes=yes)
         print(_state(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
 
 

@@ -49,6 +49,9 @@ def demo(
     port: Annotated[
         int, option("NUMBER", "With --web: the port to listen on. 0 selects a free port.", min=0, max=65_535)
     ] = 8322,
+    budget: Annotated[
+        int | None, option("WORDS", "With --web: the words that all answers of a day may have.", min=web_demo.LONGEST)
+    ] = None,
 ) -> None:
     """Store a conversation with tool calls in a SQLite file, load it and print it.
 
@@ -58,13 +61,14 @@ def demo(
 
     With --web, two worker processes answer the questions of a chat page at
     http://127.0.0.1:8322/, from a temporary database. No model is needed.
-    Requires the extra `web` of the package. Ctrl-C ends it.
+    Requires the extra `web` of the package. Ctrl-C ends it. With --budget 100,
+    the second answer has to wait for the next day.
 
     An earlier session of the demo is replaced. A file that contains other
     sessions is refused.
     """
     if web:
-        web_demo.run(port)
+        web_demo.run(port, budget)
         return
     with Store(f"sqlite:///{file}", migrate=True) as store:
         demos = (KEY, killing.KEY)

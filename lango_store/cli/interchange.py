@@ -14,12 +14,17 @@ from lango_store import interchange
 from lango_store._engine.engine import database_file
 from lango_store.cli import streams
 from lango_store.cli.options import (
+    Agent,
     Archives,
     AuthorsOption,
     DescendantsOption,
     JsonOption,
+    Prefix,
     Scopes,
+    Since,
+    Until,
     UrlOption,
+    User,
     flag,
     open_store,
     option,
@@ -35,6 +40,7 @@ from lango_store.interchange.salvage import salvage as salvage_file
 
 _NAMES = ", ".join(interchange.FORMATS)
 _WRITABLE = ", ".join(interchange.writable())
+_IN_ONE_FILE = ", ".join(interchange.IN_ONE_FILE)
 
 
 def import_(
@@ -50,6 +56,7 @@ def import_(
     imported; nothing of such a file is written. If the command is
     interrupted, run it again.
     """
+    format = None if format is None else _renamed(format)
     if format is not None and format not in interchange.FORMATS:
         raise typer.BadParameter(f"{quoted(format)} is not a format: give one of {_NAMES}", param_hint="--format")
     with open_store(url, "comparing with" if dry_run else "importing into") as store:
@@ -68,6 +75,13 @@ def import_(
         print(_summarize(reports, dry_run=dry_run))
     if any(report.error for report in reports):
         raise typer.Exit(1)
+
+
+def _renamed(format: str) -> str:
+    if format != "jsonl":
+        return format
+    say("notice: --format jsonl is now called --format backup")
+    return "backup"
 
 
 def _print_problems(report: FileReport) -> None:
@@ -109,15 +123,21 @@ def export(
         str,
         option(
             "PATH",
-            "Folder to write to. With jsonl and openai also a file such as a.jsonl.gz, or - for standard output.",
+            f"Folder to write to. With {_IN_ONE_FILE} also a file such as a.jsonl.gz, or a.json for the last two, or - "
+            "for standard output.",
             "--to",
         ),
     ],
-    format: Annotated[str, option("FORMAT", f"One of {_WRITABLE}.")] = "jsonl",
+    format: Annotated[str, option("FORMAT", f"One of {_WRITABLE}.")] = "backup",
     keys: Annotated[list[str] | None, typer.Argument(help="Keys of the sessions to export.")] = None,
     url: UrlOption = None,
-    user: Annotated[str | None, option("ID", "Export all sessions with this user id.", "--user")] = None,
-    all_: Annotated[bool, flag("--all", "Export all sessions; with jsonl also shared values.")] = False,
+    agent: Agent = None,
+    user: User = None,
+    prefix: Prefix = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int | None, option("NUMBER", "Only this many sessions, the last updated ones.", min=1)] = None,
+    all_: Annotated[bool, flag("--all", "Export all sessions; with backup also shared values.")] = False,
     everything: Annotated[
         bool,
         flag("--everything", "With --user: export all rows that `erase` would erase to one file, .jsonl or .html."),
@@ -146,14 +166,15 @@ def export(
     ] = "nanobot",
     json_: JsonOption = False,
 ) -> None:
-    """Export sessions to files.
+    """Export sessions to files: those with the given keys, those that match all filters, or all.
 
-    The format jsonl is for backups: it writes all chosen sessions,
-    including expired ones, to one file. The format openai is for
+    The format backup is one lossless file of JSON lines with all chosen
+    sessions, including expired ones. The format openai is for
     fine-tuning: it writes one file with a line for each live session. It
     replaces e-mail addresses, telephone numbers, card numbers, IBANs, API
-    keys and tokens that it recognizes by their form. The other formats
-    write one file for each live session.
+    keys and tokens that it recognizes by their form. The formats chatgpt
+    and open-webui are one file with all versions of the messages of each
+    live session. The other formats write one file for each live session.
 
     With --everything, the file has all rows that belong to the user: as
     a page that a person can read if its name ends with .html, otherwise as
@@ -162,15 +183,26 @@ def export(
     Exit code 1 if the export of a session fails. Without --force, an existing
     file with different content is an error and is not changed.
     """
-    if sum((bool(keys), user is not None, all_)) != 1:
-        raise typer.BadParameter("give keys, or --user, or --all")
+    which: dict[str, Any] = {
+        "agent_id": agent,
+        "user_id": user,
+        "key_prefix": prefix,
+        "updated_since": since,
+        "updated_before": until,
+        "limit": limit,
+    }
+    which = {name: value for name, value in which.items() if value is not None}
+    if sum((bool(keys), bool(which), all_)) != 1:
+        raise typer.BadParameter("give keys, or --all, or filters such as --user and --since")
     if everything:
-        if user is None or to == "-":
-            raise typer.BadParameter("give it with --user, and with a file for --to", param_hint="--everything")
+        if [*which] != ["user_id"] or to == "-":
+            raise typer.BadParameter("give it with --user alone, and with a file for --to", param_hint="--everything")
+        assert user is not None
         _export_user(url, user, Path(to), archive or (), scope or (), authors=authors, force=force)
         return
     if archive or scope or authors:
         raise typer.BadParameter("--archive, --scope and --authors need --everything")
+    format = _renamed(format)
     if format not in interchange.writable():
         raise typer.BadParameter(f"{quoted(format)} cannot be written: give one of {_WRITABLE}", param_hint="--format")
     if (redact or no_redact) and (format != "openai" or (redact and no_redact)):
@@ -178,14 +210,15 @@ def export(
     if names != "nanobot" and format != "nanobot":
         raise typer.BadParameter("give it with --format nanobot", param_hint="--names")
     is_output = to == "-"
-    if is_output and (format not in ("jsonl", "openai") or json_):
+    if is_output and (format not in interchange.IN_ONE_FILE or json_):
         raise typer.BadParameter(
-            "only --format jsonl or openai without --json can go to standard output: give a folder", param_hint="--to"
+            f"only one of {_IN_ONE_FILE} without --json can go to standard output: give a folder",
+            param_hint="--to",
         )
     if is_output and (sys.__stdout__ is None or not hasattr(sys.stdout, "buffer")):
         raise typer.BadParameter("standard output is closed, or takes no bytes: give a file", param_hint="--to")
     ending = streams.ending_with_reader() if is_output else nullcontext()
-    with open_store(url) as store, progress("exporting", quiet=json_) as update, ending:
+    with open_store(url) as store, progress("exporting", quiet=json_) as update, ending, streams.ending_at_signals():
 
         def on_file(report: Exported) -> None:
             update(advance=1)
@@ -199,7 +232,7 @@ def export(
             sys.stdout.buffer if is_output else Path(to),
             format,
             keys=keys or (),
-            user_id=user,
+            **which,
             everything=all_,
             descendants=descendants,
             replace=force,
@@ -213,7 +246,7 @@ def export(
         f"exported {exported} to {'standard output' if is_output else to}, {unchanged:,} unchanged, {failed:,} failed"
     )
     if records := sum(each.records for each in done):
-        summary += f"; {quantity(records, 'record')} left out: only jsonl can hold records"
+        summary += f"; {quantity(records, 'record')} left out: only backup can hold records"
     if is_output:
         say(summary)
     elif not json_:
@@ -225,7 +258,7 @@ def export(
 def _export_user(
     url: str | None, user: str, to: Path, archives: Sequence[str], scopes: Sequence[str], *, authors: bool, force: bool
 ) -> None:
-    with open_store(url) as store, atomic_writer(to, replace=force) as file:
+    with open_store(url) as store, streams.ending_at_signals(), atomic_writer(to, replace=force) as file:
         format: Any = "html" if to.suffix == ".html" else "jsonl"
         counts = store.export_user(user, file, format=format, archives=archives, scopes=scopes, authors=authors)
     for database, tables in counts.items():

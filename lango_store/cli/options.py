@@ -1,18 +1,19 @@
 """Options shared by several commands, and functions that parse them, open the store and ask for confirmation."""
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
 from lango_store import schema
 from lango_store._engine.engine import create_engine, database_file
 from lango_store._engine.url import URL_VARIABLES, url_from_environment
-from lango_store._operations.session.sessions import MAX_TTL
+from lango_store._rooms.expiry.policies import parse_duration
+from lango_store.cli.example_outputs import OUTPUTS
 from lango_store.cli.output import say
 from lango_store.errors import InvalidCursor, quoted
 from lango_store.store import Store
@@ -32,6 +33,9 @@ def flag(*names_and_help: str) -> Any:
 Key = Annotated[str, typer.Argument(help="Session key.")]
 UrlOption = Annotated[str | None, option("URL", f"Database URL. Default: ${', then $'.join(URL_VARIABLES)}.", "--url")]
 JsonOption = Annotated[bool, flag("--json", "Print JSON instead of text.")]
+CsvOption = Annotated[
+    bool, flag("--csv", "Print CSV with a header. A text that a spreadsheet would take for a formula begins with '.")
+]
 YesOption = Annotated[bool, flag("--yes", "-y", "Do not ask for confirmation. Required without a terminal.")]
 DescendantsOption = Annotated[bool, flag("--descendants", "Include all descendants of each session.")]
 Agent = Annotated[str | None, option("ID", "Only sessions with this agent id.", "--agent")]
@@ -52,43 +56,56 @@ _MAX_WAIT = "Maximum time to wait for a table lock, on PostgreSQL."
 LockTimeout = Annotated[float, option("SECONDS", _MAX_WAIT, "--lock-timeout", min=0.001, max=2_147_483)]
 LOCK_TIMEOUT = schema.LOCK_TIMEOUT
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
 
 def example(command: str) -> str:
-    """Return the example at the end of a command's help, in a separate paragraph so that it is not wrapped."""
-    return f"Example:\n\nlango-store {command}"
+    """Return the example at the end of a command's help, with its output if that is known."""
+    output = next((output for start, output in OUTPUTS.items() if command.startswith(f"{start} ")), "")
+    return f"Example:\n\nlango-store {command}\n{output}".rstrip()
 
 
 def duration(text: str) -> timedelta:
     """Parse a duration such as 30d, 12h, 90m, 45s or 2w."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
-    if not match:
-        raise typer.BadParameter(f"{quoted(text)} is not a duration: write 45s, 90m, 12h, 30d or 2w")
     try:
-        value = timedelta(**{_UNITS[match[2]]: float(match[1])})
-    except OverflowError:
-        value = timedelta.max
-    if value > MAX_TTL:
-        raise typer.BadParameter(f"{quoted(text)} is longer than the longest TTL, 100 years")
-    return value
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
-def time(text: str) -> datetime:
-    """Parse an ISO 8601 time, in UTC unless it has an offset, or an age such as 12h or "12h ago"."""
+def time(text: str, zone: tzinfo = UTC, *, option: str | None = None) -> datetime:
+    """Parse an ISO 8601 time, in `zone` unless it has an offset; today or yesterday; or an age such as 7d."""
+    if text in ("today", "yesterday"):
+        text = f"{datetime.now(zone).date() - timedelta(days=text == 'yesterday')}"
     with suppress(ValueError):
         value = datetime.fromisoformat(text)
-        return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return value if value.tzinfo is not None else value.replace(tzinfo=zone)
     with suppress(typer.BadParameter):
         return datetime.now(UTC) - duration(text.strip().removesuffix("ago"))
     raise typer.BadParameter(
-        f"{text!r} is not a time: write a date such as 2026-11-21 or 2026-11-21T08:30, or an age such as '12h ago'"
+        f"{text!r} is not a time: write a date such as 2026-11-21 or 2026-11-21T08:30, today, yesterday, or an "
+        "age such as 7d or '12h ago'",
+        param_hint=option,
     )
+
+
+def zone(name: str) -> ZoneInfo:
+    """Parse the name of a time zone."""
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        raise typer.BadParameter(
+            f"{quoted(name)} is not a time zone of this machine: write a name such as Europe/Berlin, and install the "
+            "package tzdata if it has none"
+        ) from None
 
 
 def time_option(help: str) -> Any:
     """Return an option for a time."""
     return option("TIME", help, parser=time)
+
+
+_TIME = "2026-11-21, yesterday, or 7d for the last 7 days"
+Since = Annotated[Any, time_option(f"Only sessions updated at or after this time: {_TIME}.")]
+Until = Annotated[Any, time_option("Only sessions updated before this time.")]
 
 
 def database(url: str | None, *, new: bool = False, option: str = "--url") -> str:
@@ -104,10 +121,8 @@ def database(url: str | None, *, new: bool = False, option: str = "--url") -> st
         raise typer.BadParameter(str(error), param_hint=option) from None
     file = database_file(engine.url)
     if file is not None and not new and not file.exists():
-        raise typer.BadParameter(
-            f"database {file} does not exist: check the path, or create it with `lango-store db upgrade`",
-            param_hint=option,
-        )
+        create = ", or create it with `lango-store db upgrade`" if option in ("--url", "--to") else ""
+        raise typer.BadParameter(f"database {file} does not exist: check the path{create}", param_hint=option)
     return url
 
 

@@ -1,5 +1,6 @@
 """Output of the commands: escaped text, tables, JSON, errors, progress bars and the pager."""
 
+import csv
 import json
 import math
 import os
@@ -32,6 +33,8 @@ _MIN_BAR, _MAX_BAR, _MIN_NAME = 6, 30, 8
 
 _NARROW, _WHOLE = 120, 16
 """Terminals narrower than `_NARROW` omit the wide columns of a table. Values up to `_WHOLE` wide are never cut."""
+
+_FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # spreadsheets also accept the wide forms
 
 _IN_JSON = {code: text for code, text in ESCAPES.items() if code >= 0x7F}  # JSON already escapes lower codes
 
@@ -134,9 +137,14 @@ def all_pages(method: Callable[..., Page[Stored]], **which: Any) -> Iterator[lis
             return
 
 
-def print_items(columns: Columns[Stored], pages: Iterable[Sequence[Stored]], *, as_json: bool, none: str) -> None:
-    """Print values as lines of JSON or as tables; say `none` in place of an empty table."""
+def print_items(
+    columns: Columns[Stored], pages: Iterable[Sequence[Stored]], *, as_json: bool, none: str, as_csv: bool = False
+) -> None:
+    """Print values as lines of JSON, as CSV or as tables; say `none` in place of an empty table."""
     found = False
+    if as_csv and not as_json:
+        print_csv(columns, pages)
+        return
     for page in pages:
         found |= bool(page)
         if as_json:
@@ -146,6 +154,24 @@ def print_items(columns: Columns[Stored], pages: Iterable[Sequence[Stored]], *, 
             print_table(columns, [page])
     if not found and not as_json:
         say(none)
+
+
+def print_csv(columns: Columns[Item], pages: Iterable[Sequence[Item]]) -> None:
+    """Print a header and a line of CSV for each item."""
+    writer = csv.writer(sys.stdout)
+    writer.writerow(columns)
+    for page in pages:
+        writer.writerows([_csv_field(read(item)) for read in columns.values()] for item in page)
+
+
+def _csv_field(value: Any) -> Any:
+    """Replace control characters, which a terminal would obey, and quote formulas, which a spreadsheet would run."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.lstrip()[:1] in _FORMULAS else text
 
 
 def print_bars(

@@ -40,6 +40,8 @@ def render_session(
     lines += map(one_line, turn_state)
     if info.expires_at is not None:
         lines.append(f"expires {info.expires_at:%Y-%m-%d %H:%M:%S} UTC")
+    if info.hold is not None:
+        lines.append(f"on hold: {one_line(info.hold)}")
     lines += [f"{name} {_json(value)}" for name in ("settings", "metadata") if (value := getattr(info, name))]
     if omitted:
         earlier = f"{omitted:,} earlier messages and records" if records else quantity(omitted, "earlier message")
@@ -48,11 +50,11 @@ def render_session(
 
 
 def describe_turn_state(turn: OpenTurn | None, drafts: Sequence[Draft], inbox: Sequence[Message]) -> list[str]:
-    """Return a line for each of these that the session has: an open turn, drafts, and messages in the inbox."""
+    """Return a line for each of these that the session has: a turn in progress, drafts, and messages in the inbox."""
     lines = []
     if turn is not None:
         ends = "ends" if turn.held else "ended"
-        lines.append(f"open turn {turn.id}, lease {ends} {turn.until:%Y-%m-%d %H:%M:%S} UTC")
+        lines.append(f"turn {turn.id} in progress, lease {ends} {turn.until:%Y-%m-%d %H:%M:%S} UTC")
     if drafts:
         characters = sum(len(draft.text) for draft in drafts)
         lines.append(f"{quantity(len(drafts), 'draft')} with {quantity(characters, 'character')}")

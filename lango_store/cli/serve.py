@@ -36,6 +36,9 @@ def serve(
 ) -> None:
     """Serve read-only web pages of the sessions, at an address with a secret token.
 
+    A page of totals shows tokens, cost and sessions per day, the tools that fail, the largest sessions, and the turns
+    that are owed. The links of `lango-store shares add` work too, without this token.
+
     With `--api`, serve OpenAI's Conversations API under `/v1`, and print the environment variables for its clients.
     Without a database URL, the sessions are stored in the file `conversations.db`.
 
@@ -53,6 +56,10 @@ def serve(
 
 
 def _serve_pages(url: str | None, host: str, port: int) -> None:
+    from starlette.applications import Starlette
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.routing import Mount
+
     from lango_store import web
 
     url = database(url)
@@ -61,46 +68,50 @@ def _serve_pages(url: str | None, host: str, port: int) -> None:
         with Store(engine) as store, Store(url) as searching, listen(host, port) as listening:
             secret = web.new_token()
             store.ping()
-            app = web.application(store, secret, hosts=_hosts(host), searching=searching)
+            pages = web.application(store, secret, hosts=("*",), searching=searching)
             print(f"{_address(host, listening)}/{secret}/", flush=True)
-            run(app, listening)
+            routes = [Mount("/s", web.shares(AsyncStore(store))), Mount("/", pages)]
+            run(TrustedHostMiddleware(Starlette(routes=routes), [*_hosts(host)], www_redirect=False), listening)
     finally:
         engine.dispose()
 
 
 def _serve_api(url: str | None, host: str, port: int, user: str | None, tokens: Path | None) -> None:
     from starlette.applications import Starlette
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.routing import Mount
 
     from lango_store import web
 
-    if (user is None) is (tokens is None):
+    if bool(user) is (tokens is not None):
         raise typer.BadParameter("give --user for one user, or --tokens for several", param_hint="--user")
     token = web.new_token()
-    users = {token: user} if user is not None else _read_tokens(tokens)
+    users = {token: user} if user else _read_tokens(tokens)
     is_default = not (url or url_from_environment())
     url = _FILE if is_default else database(url)
     with Store(url, migrate=is_default) as store, listen(host, port) as listening:
         store.ping()
         print(f"OPENAI_BASE_URL={_address(host, listening)}/v1", flush=True)
-        if user is not None:
+        if user:
             print(f"OPENAI_API_KEY={token}", flush=True)
         app = web.conversations(AsyncStore(store), user=web.bearer_tokens(users))
-        hosts = list(_hosts(host))
-        run(TrustedHostMiddleware(Starlette(routes=[Mount("/v1", app)]), hosts, www_redirect=False), listening)
+        whole = Starlette(routes=[Mount("/v1", app)], exception_handlers=app.exception_handlers)
+        whole.router.redirect_slashes = False
+        run(whole, listening)  # under any host name: a page that rebinds a name has no token
 
 
 def _read_tokens(file: Any) -> dict[str, str]:
     try:
-        lines = [line for line in file.read_text("utf-8").splitlines() if line.strip()]
+        lines = [line for line in file.read_text("utf-8-sig").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"the file cannot be read: {error}", param_hint="--tokens") from None
+    if not lines:
+        raise typer.BadParameter(f"{quoted(file.name)} has no tokens", param_hint="--tokens")
     users: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         token, _, user = line.strip().partition(" ")
-        if len(token) < 16 or not user.strip() or token in users:
-            reason = f"line {number} of {quoted(file.name)} is not a new token of at least 16 characters and a user id"
+        if len(token) < 16 or not token.isascii() or not user.strip() or token in users:
+            what = "a new token of at least 16 ASCII characters and a user id"
+            reason = f"line {number} of {quoted(file.name)} is not {what}"
             raise typer.BadParameter(reason, param_hint="--tokens")
         users[token] = user.strip()
     return users

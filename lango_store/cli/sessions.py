@@ -14,17 +14,22 @@ from rich.text import Text
 
 from lango_store._operations.session.levels import below
 from lango_store._operations.session.lists import Order
+from lango_store._rooms.alternatives.values import describe_versions
 from lango_store._rooms.documents.document import render_section
 from lango_store._rooms.documents.page import PAGE_END, start_page
 from lango_store._rooms.tool_calls.values import describe_answers
 from lango_store._values.model import UNSET, Message, SessionInfo
+from lango_store.cli import streams
 from lango_store.cli.options import (
     Agent,
+    CsvOption,
     CursorOption,
     DescendantsOption,
     JsonOption,
     Key,
     Prefix,
+    Since,
+    Until,
     UrlOption,
     User,
     YesOption,
@@ -45,6 +50,7 @@ from lango_store.cli.output import (
     console,
     one_line,
     page,
+    print_csv,
     print_error,
     print_json,
     print_table,
@@ -92,7 +98,8 @@ def list_(
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    since: Annotated[Any, time_option("Only sessions updated at or after this time: 2026-11-21, or 12h ago.")] = None,
+    since: Since = None,
+    until: Until = None,
     title: Annotated[
         str | None, option("TEXT", "Only sessions whose title contains this text, ignoring the case of A to Z.")
     ] = None,
@@ -106,6 +113,7 @@ def list_(
         Order,
         option("updated|created", "List the most recently updated, or the most recently created, sessions first."),
     ] = "updated",
+    held: Annotated[bool, flag("--held", "Only sessions with a hold.")] = False,
     expired: Annotated[
         bool, flag("--expired", "List expired sessions that are not purged yet, instead of live ones.")
     ] = False,
@@ -116,6 +124,7 @@ def list_(
         bool, flag("--tree", "List sessions whose key has no /, each followed by its descendants.")
     ] = False,
     cursor: CursorOption = None,
+    csv_: CsvOption = False,
     json_: JsonOption = False,
 ) -> None:
     """List live sessions, the most recently updated first.
@@ -136,8 +145,10 @@ def list_(
                 key_prefix=prefix,
                 title=title,
                 updated_since=since,
+                updated_before=until,
                 created_since=created_since,
                 created_before=created_before,
+                held=held,
                 expired=expired,
                 order=order,
                 top_level=tree,
@@ -156,10 +167,13 @@ def list_(
         if json_:
             for info in (info for page in pages(store) for info in page):
                 print_json(info)
+        elif csv_:
+            print_csv({**COLUMNS, "hold": lambda info: info.hold}, pages(store))
         else:
             is_indented = tree and sys.stdout.isatty()
             key = {"key": lambda info: "  " * info.key.count("/") + info.key} if is_indented else {}
-            print_table({**COLUMNS, **key}, pages(store), wide=WIDE)
+            reason: Columns[SessionInfo] = {"hold": lambda info: info.hold} if held else {}
+            print_table({**COLUMNS, **key, **reason}, pages(store), wide=WIDE)
     if cursor is not None:
         say(f"… and more: --cursor {cursor}")
 
@@ -193,8 +207,8 @@ def show(
 ) -> None:
     """Show a session with its messages, tool calls and total usage.
 
-    The header includes the open turn, the drafts and the inbox. With
-    --expired or --as-of, it has neither these nor the usage.
+    The header includes the turn in progress, the drafts and the inbox.
+    With --expired or --as-of, it has neither these nor the usage.
 
     With --descendants, the descendants follow. Their usage is not included
     in the usage of the session.
@@ -239,13 +253,14 @@ def show(
             info = SessionInfo.model_validate(earlier.model_dump(exclude={"messages"}))
         infos = _family(store, info, expired=None if expired else False) if descendants else [info]
         if html is not None:
-            with atomic_writer(html, replace=True) as file:
+            with streams.ending_at_signals(), atomic_writer(html, replace=True) as file:
                 file.write(start_page(info.title or key).encode())
                 for info in infos:
                     conversation, has_more = store.conversation(info.key), not expired and earlier is None
                     turns = conversation.turns.list() if has_more else []
                     asked = readable(conversation.suspensions.list) if has_more else None
-                    for piece in render_section(info, messages(store, info.key), turns, asked or []):
+                    others = readable(conversation.alternatives) if has_more else None
+                    for piece in render_section(info, messages(store, info.key), turns, asked or [], others or []):
                         file.write(piece.encode())
                 file.write(PAGE_END.encode())
             print(f"written: {html}")
@@ -270,6 +285,8 @@ def show(
                         turn = readable(conversation.turns.in_progress)
                         drafts, inbox = readable(conversation.drafts.list), readable(conversation.inbox.list)
                         answers = describe_answers(readable(conversation.suspensions.list) or [])
+                        for seq, line in describe_versions(readable(conversation.alternatives) or []).items():
+                            answers.setdefault(seq, []).insert(0, line)
                         state = describe_turn_state(turn, drafts or [], inbox or []) + answers.get(None, [])
                     number = info.message_count + info.record_count if earlier is None else len(earlier.messages)
                     omitted = max(number - last, 0) if last else 0

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ class _Output(io.FileIO):
 
 @contextmanager
 def ending_with_reader() -> Iterator[None]:
-    """End the command in this block as soon as nobody reads its output, for commands that only print."""
+    """End the command in this block as soon as its output has no reader, for commands that only print."""
     _Output.ends_with_reader = True
     try:
         yield
@@ -60,3 +61,22 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def ending_at_signals() -> Iterator[None]:
+    """Raise SystemExit at SIGTERM and SIGHUP in the block, so that unfinished files are deleted."""
+
+    def end(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second signal would interrupt the cleanup
+        sys.exit(128 + number)
+
+    signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
+    handled = [each for each in signals if signal.getsignal(each) is signal.SIG_DFL]
+    for each in handled:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in handled:
+            signal.signal(each, signal.SIG_DFL)

@@ -4,6 +4,7 @@ The command serves the page. The workers are processes that print lines of JSON.
 """
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
@@ -13,7 +14,7 @@ from subprocess import Popen
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from lango_store import Message, MessageRole, Store, ToolCall, ui
+from lango_store import Budget, Message, MessageRole, Store, ToolCall, ui
 from lango_store.aio import AsyncConversation, AsyncRunningTurn, AsyncStore
 from lango_store.cli import killing
 from lango_store.cli.serve import listen
@@ -30,9 +31,13 @@ PAUSE: Final = 0.12
 
 _ABOUT: Final = (
     "I only pretend to be a model, but my words are stored while I write them. Reload this page, open it in a second "
-    "tab, or kill the worker that answers: another worker continues. Write “book” for a tool that needs your approval, "
-    "or “where” for a tool that your browser runs."
+    "tab, or kill the worker that answers: another worker continues. Write “remind me in 20 seconds”, “book” for a "
+    "tool that needs your approval, or “where” for one that your browser runs."
 )
+_REMIND: Final = re.compile(r"remind me in (\d{1,4}) seconds?(?: to)?\s*(.*)", re.IGNORECASE)
+LONGEST: Final = 60
+"""The most words of an answer."""
+_SCOPE: Final = "user:you"
 _TOOLS: Final = {"book": ("book_train", {"to": "Oslo"}), "where": ("where_am_i", {})}
 
 
@@ -42,8 +47,8 @@ async def answer(conversation: AsyncConversation, turn: AsyncRunningTurn) -> Non
     last = (await conversation.messages())[-1]
     if last.role is MessageRole.ASSISTANT:  # an attempt that was killed has stored this answer
         return
-    words = " ".join(each.text for each in parts(last) if isinstance(each, Text)).lower()
-    found = [tool for word, tool in _TOOLS.items() if last.role is MessageRole.USER and word in words]
+    words = " ".join(each.text for each in parts(last) if isinstance(each, Text))
+    found = [tool for word, tool in _TOOLS.items() if last.role is MessageRole.USER and word in words.lower()]
     if found:
         await _write(turn, "Let me see.")
         calls = [ToolCall(id=f"{turn.id}-{name}", name=name, arguments=arguments) for name, arguments in found]
@@ -53,11 +58,18 @@ async def answer(conversation: AsyncConversation, turn: AsyncRunningTurn) -> Non
         results = [str(each.content) for each in parts(last) if isinstance(each, Result)]
         files = [each.name or "a file" for each in parts(last) if isinstance(each, Media)]
         text = f"The answer is: {', '.join(results)}." if results else _ABOUT
+        if asked := _REMIND.search(words):
+            reminder = Message.user(asked[2] or "Time is up.", id=f"{turn.id}-later")
+            await conversation.inbox.put(reminder, in_=timedelta(seconds=int(asked[1])))
+            text = "I will come back to this."
+        elif str(last.id).endswith("-later"):
+            text = "You wanted me to remind you."
         await _write(turn, f"I have {', '.join(files)}. {text}" if files else text)
         await turn.append(Message.assistant(turn.draft_text))
 
 
 async def _write(turn: AsyncRunningTurn, text: str) -> None:
+    turn.usage = {"output_tokens": len(text.split())}
     for word in text.split():
         await asyncio.sleep(PAUSE)
         await turn.write(f" {word}" if turn.draft_text else word)
@@ -139,22 +151,22 @@ def application(url: str, workers: Workers) -> "Starlette":
             yield
 
     store = AsyncStore(url)
-    chat = web.chat(store, answer, user=lambda _: "you", background=True, client_tools=["where_am_i"])
+    chat = web.chat(store, answer, user=lambda _: "you", background=True, client_tools=["where_am_i"], shares=True)
     pages = [*web.chat_page("demo.js"), page.route("demo.js")]
     routes = [*pages, Route("/worker", worker, methods=["GET", "POST"]), Mount("/", chat)]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[*web.LOOPBACK])
     return Starlette(routes=routes, middleware=[hosts], lifespan=lifespan)
 
 
-def run(port: int) -> None:
-    """Serve the page until Ctrl-C."""
+def run(port: int, budget: int | None = None) -> None:
+    """Serve the page until Ctrl-C. With `budget`, answers may have this number of words a day."""
     with needs_extra("web"):
         import uvicorn  # noqa: F401
 
     with ExitStack() as stack:
         url = f"sqlite:///{stack.enter_context(TemporaryDirectory(prefix='lango-store-demo-'))}/demo.db"
         with Store(url, migrate=True) as store:
-            store.ping()
+            store.shared_values(_SCOPE).set({"budget": budget})
         workers = Workers(url)
         stack.callback(workers.end)
         for _ in range(2):
@@ -172,8 +184,12 @@ async def _work(name: str, url: str) -> None:
         finally:
             killing.say("ends", name=name, key=conversation.key)
 
+    async def budget(_: AsyncConversation) -> Budget | None:
+        words = (await store.shared_values(_SCOPE).get()).get("budget")
+        return None if words is None else Budget(_SCOPE, words, per="day", reserve=LONGEST)
+
     async with AsyncStore(url) as store:
-        await store.work(handle, lease=LEASE, poll=timedelta(seconds=0.25))
+        await store.work(handle, lease=LEASE, poll=timedelta(seconds=0.25), budget=budget)
 
 
 def main() -> None:

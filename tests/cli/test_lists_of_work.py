@@ -1,6 +1,8 @@
 """`turns`, `calls`, `suspensions` and `owed`: four lists with the same rules."""
 
 import asyncio
+import csv
+import io
 import json
 import operator
 from datetime import UTC, datetime, timedelta
@@ -92,3 +94,30 @@ def test_pages_of_work_have_each_session_once(busy: str, name: str) -> None:
         assert len({*keys}) == 3
         with pytest.raises(InvalidCursor, match="unchanged"):
             method(cursor="other")
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("command", [*LISTS, "shares", "sessions list", "sessions changes chat:1"])
+def test_list_as_csv_has_a_header_and_the_fields_of_a_pipe(busy: str, command: str) -> None:
+    with Store(busy) as store:
+        formula = store.open("=cmd(1)", title='a "title",\nof two lines', user_id="eve")
+        formula.inbox.put(message())
+        store.conversation("chat:1").share()
+        store.conversation("chat:1").clear()
+    header, *rows = csv.reader(io.StringIO(run(*command.split(), "--csv", "--url", busy).stdout))
+    lines = [line.split("\t") for line in run(*command.split(), "--url", busy).stdout.splitlines()]
+    assert len(rows) == len(lines) > 0
+    assert {len(header)} == {len(row) for row in rows}
+    for row, line in zip(rows, lines, strict=True):
+        plain = [value.removeprefix("'").replace("\n", "\\n") for value in row]
+        assert plain[: len(line)] == line
+    if command == "sessions list":
+        assert ["'=cmd(1)", 'a "title",\nof two lines'] in [row[:2] for row in rows]
+        assert header[-1] == "hold"
+
+
+@pytest.mark.one_database
+def test_empty_list_as_csv_is_a_header(url: str) -> None:
+    done = run("owed", "--csv", "--url", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert next(csv.reader([done.stdout]))[:2] == ["key", "reason"]

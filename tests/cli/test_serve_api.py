@@ -31,6 +31,12 @@ def test_api_serves_one_user_from_a_new_file(tmp_path: Path) -> None:
                 pytest.raises(openai.AuthenticationError),
             ):
                 client.conversations.retrieve(id)
+            for url in (base_url, base_url.removesuffix("/v1"), base_url.removesuffix("/v1") + "/v2"):
+                with (
+                    openai.OpenAI(api_key=token, base_url=url, max_retries=0) as client,
+                    pytest.raises(openai.NotFoundError, match="Invalid URL"),
+                ):
+                    client.get("", cast_to=object)
         finally:
             program.send_signal(signal.SIGINT)
             program.wait()
@@ -45,12 +51,13 @@ def test_api_serves_the_user_of_each_token(tmp_path: Path) -> None:
         store.create("conv_a", user_id="ann")
         store.create("conv_b", user_id="Bob Smith")
     file = tmp_path / "tokens"
-    file.write_text("token-of-ann-123 ann\n\ntoken-of-bob-123 Bob Smith\n")
+    file.write_text("token-of-ann-123 ann\n\ntoken-of-bob-123 Bob Smith\n", encoding="utf-8-sig")
     with Program(LANGO_STORE, "serve", "--api", "--url", url, "--tokens", file, "--port", "0") as program:
         try:
             base_url = read_line(program, "OPENAI_BASE_URL")
             for token, own, other in (("token-of-ann-123", "a", "b"), ("token-of-bob-123", "b", "a")):
-                with openai.OpenAI(api_key=token, base_url=base_url, max_retries=0) as client:
+                headers = {"Host": "name-of-a-proxy.example"}
+                with openai.OpenAI(api_key=token, base_url=base_url, max_retries=0, default_headers=headers) as client:
                     assert client.conversations.retrieve(f"conv_{own}").id == f"conv_{own}"
                     with pytest.raises(openai.NotFoundError):
                         client.conversations.retrieve(f"conv_{other}")
@@ -64,10 +71,13 @@ def test_api_serves_the_user_of_each_token(tmp_path: Path) -> None:
     [
         (["--api"], None, "give --user"),
         (["--api", "--user", "ann", "--tokens", "tokens"], None, "give --user"),
+        (["--api", "--user", ""], None, "give --user"),
         (["--user", "ann"], None, "needs --api"),
         (["--tokens", "tokens"], None, "needs --api"),
         (["--api", "--tokens", "none"], None, "cannot be read"),
+        (["--api", "--tokens", "tokens"], "\n", "has no tokens"),
         (["--api", "--tokens", "tokens"], "short ann", "line 1"),
+        (["--api", "--tokens", "tokens"], "töken-of-ann-1234 ann", "line 1"),
         (["--api", "--tokens", "tokens"], "token-of-ann-123", "line 1"),
         (["--api", "--tokens", "tokens"], "token-of-ann-123 ann\ntoken-of-ann-123 bob", "line 2"),
     ],

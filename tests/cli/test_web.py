@@ -7,6 +7,7 @@ import signal
 import socket
 import traceback
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -21,7 +22,7 @@ from support.processes import Program
 
 from lango_store import LangoStoreError, Message, MessageRole, Store, ToolCall, schema
 from lango_store._engine.engine import read_only_engine
-from lango_store.web import application, new_token
+from lango_store.web import application, new_token, overview
 
 TOKEN = "a token of some length"
 NASTY = "<script>alert(1)</script>\"'&\u202e"
@@ -50,7 +51,9 @@ def get(browser: TestClient, to: str, **parameters: str) -> str:
 
 
 def links(page: str) -> dict[str, str]:
-    return {text: html.unescape(to) for to, text in re.findall(r'<a href="([^"]*)">([^<]*)</a>', page)}
+    found = {text: html.unescape(to) for to, text in re.findall(r'<a href="([^"]*)">([^<]*)</a>', page)}
+    found.pop("totals", None)
+    return found
 
 
 def seqs(page: str) -> list[int]:
@@ -63,6 +66,127 @@ def test_list_page_links_to_live_sessions(browser: TestClient) -> None:
     assert seqs(get(browser, links(page)["Router on fire"])) == [1, 2, 3]
     assert re.findall(r'data-name="(?:agent|user|turns)">(\w*)<', page) == ["sales", "bob", "0", "support", "ann", "0"]
     assert re.search(r">\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC</time>", page)
+
+
+def test_totals_page_shows_usage_per_day_as_bars_and_in_a_table(browser: TestClient, url: str) -> None:
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    clock = [now]
+    with Store(url, clock=lambda: clock[0]) as store:
+        for days, tokens, cost in ((0, 300, 1.5), (2, 600, 2.25), (2, 60, 0.0), (40, 5_000, 9.0)):
+            clock[0] = now - timedelta(days=days)
+            turn = [Message.user("a"), Message.assistant("b")]
+            usage = {"input_tokens": tokens, "output_tokens": 1, **({"cost_usd": cost} if cost else {})}
+            store.open("telegram:1").save_turn(turn, usage=usage, metadata={"model": NASTY})
+    with Store(url, clock=lambda: now) as store:
+        store.open("telegram:2").inbox.put(Message.user("waits"))
+        page = overview.render(store, now, lambda key, text: f"link to {key}")
+    assert re.findall(r"<title>([^<]*)</title>", page)[29::-2][:2] == ["2026-03-01: 301", "2026-02-27: 662"]
+    assert page.count("<rect") == 90
+    assert page.count("<span>2026-01-31</span><span>2026-03-01</span>") == 3
+    cells = re.findall(r"<tr><td dir=.auto.>([^<]*)</td>((?:<td[^>]*>[^<]*</td>)*)", page)
+    rows = {name: re.findall(r">([^<]*)<", rest) for name, rest in cells}
+    assert [each for each in rows["2026-02-27"] if each] == ["1", "2", "660", "2", "2.25"]
+    assert [each for each in rows["2026-03-01"] if each] == ["1", "1", "300", "1", "1.50"]
+    assert "2026-01-20" not in rows
+    assert NASTY not in page
+    assert "link to telegram:2" in page.split("Turns that are owed")[1]
+    assert "totals" in get(browser, "")
+    assert "<h1>Totals</h1>" in get(browser, "totals")
+
+
+def test_totals_page_shows_fewer_days_of_a_store_with_many_turns(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "_TURNS", 4)
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    clock = [now]
+    with Store(url, clock=lambda: clock[0]) as store:
+        for days, turns in ((29, 1), (3, 1), (2, 1), (1, 2), (0, 1)):
+            clock[0] = now - timedelta(days=days)
+            for _ in range(turns):
+                store.open(f"chat:{days}").save_turn([Message.user("a")], usage={"input_tokens": 10})
+        clock[0] = now
+        page = overview.render(store, now, lambda key, text: key)
+        assert "Tokens per day, 3 days; most: 20" in page
+        assert "<span>2026-02-27</span><span>2026-03-01</span>" in page
+        assert "Usage of 3 days: 30 days have more than" in page
+        monkeypatch.setattr(overview, "_TURNS", 0)
+        assert "Tokens per day, 1 day; most: 10" in overview.render(store, now, lambda key, text: key)
+        monkeypatch.setattr(overview, "_TURNS", 6)
+        page = overview.render(store, now, lambda key, text: key)
+        assert "Tokens per day, 30 days; most: 20" in page
+        assert "Usage of" not in page
+
+
+def test_totals_page_of_an_empty_store(url: str) -> None:
+    with Store(url) as store:
+        page = overview.render(store, store._context.clock_time(), lambda key, text: key)
+    assert page.count("None.") == 5
+    assert "<svg" not in page
+
+
+LARGE = "x" * 300_000
+
+
+@pytest.mark.parametrize(
+    ("calling", "result", "failed"),
+    [
+        (Message.assistant(tool_calls=[ToolCall(id="c", name=NASTY)]), Message.tool(LARGE, tool_call_id="c"), 0),
+        (
+            Message.assistant(tool_calls=[ToolCall(id="c", name=NASTY, arguments=LARGE)]),
+            Message.tool(LARGE, tool_call_id="c", failed=True),
+            1,
+        ),
+        (
+            Message.assistant(tool_calls=[ToolCall(id="c", name=NASTY)]),
+            Message.tool({"content": [{"type": "text", "text": LARGE}], "isError": True}, tool_call_id="c"),
+            1,
+        ),
+        (
+            Message.assistant([{"type": "tool_use", "id": "c", "name": NASTY, "input": {"text": LARGE}}]),
+            Message.user([{"type": "tool_result", "tool_use_id": "c", "content": LARGE, "is_error": True}]),
+            1,
+        ),
+        (
+            Message.assistant("none"),
+            Message.tool(tool_calls=[ToolCall(id="c", name=NASTY, output=LARGE, extra={"failed": True})]),
+            1,
+        ),
+    ],
+)
+def test_totals_page_counts_failed_results_of_each_tool(
+    url: str, calling: Message, result: Message, failed: int
+) -> None:
+    with Store(url) as store:
+        store.create("chat:1", messages=[Message(role=MessageRole.RECORD, content=LARGE), calling, result])
+        store.create("chat:2", messages=[Message.tool("noon", name="clock")])
+        page = overview.render(store, store._context.clock_time(), lambda key, text: key)
+    assert "in 4 messages of the sessions used last" in page
+    assert NASTY not in page
+    rows = [re.findall(r">([^<>]+)</td>", row) for row in page.split("sessions used last")[1].split("<tr>")[2:4]]
+    shown = html.escape(NASTY[:-1]) + "\\u202e"
+    expected = [["clock", "1", "0", "0.0%"], [shown, "1", *(["1", "100.0%"] if failed else ["0", "0.0%"])]]
+    assert sorted(rows) == sorted(expected)
+    assert rows[0][0] == shown
+
+
+def test_totals_page_reads_a_limited_number_of_messages(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "_MESSAGES", 5)
+    monkeypatch.setattr(overview, "_MESSAGES_OF_A_SESSION", 3)
+    with Store(url) as store:
+        for key in ("a", "b", "c"):
+            store.create(key, messages=[Message.tool("no", name=key, failed=True) for _ in range(4)])
+        page = overview.render(store, store._context.clock_time(), lambda key, text: key)
+    assert "in 5 messages of the sessions used last" in page
+    assert re.findall(r"<td dir=.auto.>(\w)</td><td data-name=.results.>(\d)<", page) == [("c", "3"), ("b", "2")]
+
+
+def test_totals_page_does_not_list_an_expired_session(url: str) -> None:
+    with Store(url) as store:
+        for key in ("seen", "hidden"):
+            store.open(key).append_message(Message.user("Hello"))
+        store.hide("hidden")
+        page = overview.render(store, store._context.clock_time(), lambda key, text: f"link to {key}")
+    assert "link to seen" in page
+    assert "link to hidden" not in page
 
 
 def test_session_page_renders_markdown_without_styles(browser: TestClient, url: str) -> None:
