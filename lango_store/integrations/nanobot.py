@@ -431,7 +431,7 @@ def _head(session: Session, metadata: Line) -> Line:
 
 
 def _private(session: Session) -> Line | None:
-    """Return the line with the private state of the provider, None if there is no state."""
+    """Return the line with the private state of the provider, None without a state."""
     state = session.provider_state
     return None if state is None else {"_type": "provider_state", "state": state.to_private_record()}
 

@@ -132,13 +132,13 @@ class LangGraph(Framework):
 
     async def fill(self, adapter: Any) -> None:
         adapter.store.open("c", user_id="ann")
-        await with_messages(adapter).aupdate_state(config("c"), {"messages": weather_turn()})
+        await with_messages(adapter).aupdate_state(config("c"), {"messages": weather_turn()}, as_node="answer")
 
     async def load(self, adapter: Any) -> Any:
         return [each async for each in adapter.alist(config("c"))] or None
 
     async def say(self, adapter: Any, text: str) -> None:
-        await with_messages(adapter).aupdate_state(config("c"), {"messages": [("user", text)]})
+        await with_messages(adapter).aupdate_state(config("c"), {"messages": [("user", text)]}, as_node="answer")
 
     async def texts(self, adapter: Any) -> list[Any]:
         state = await with_messages(adapter).aget_state(config("c"))

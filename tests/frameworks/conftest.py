@@ -1,19 +1,21 @@
 """Report the tested versions of the frameworks at the end, because workers print nothing and `-q` omits headers."""
 
-import importlib.util
-import warnings
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import pytest
+from support.claude_model import model
 
 from lango_store import Store
 
-if importlib.util.find_spec("opentelemetry") is not None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old releases warn about this Python version when imported
-        importlib.import_module("opentelemetry.context")
+# Frameworks leave connections to SQLite to the garbage collector, about which Python warns since 3.13.
+_UNCLOSED: Final = "Exception ignored while finalizing database connection"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("filterwarnings", f"ignore:{_UNCLOSED}:pytest.PytestUnraisableExceptionWarning")
+
 
 FRAMEWORKS: Final = (
     "claude-agent-sdk",
@@ -46,3 +48,17 @@ def anyio_backend() -> str:
 def store(url: str) -> Iterator[Store]:
     with Store(url) as opened:
         yield opened
+
+
+@pytest.fixture
+def claude_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let programs that the test starts ask a local model instead of Claude."""
+    with model() as url:
+        for name, value in (
+            ("ANTHROPIC_BASE_URL", url),
+            ("ANTHROPIC_API_KEY", "dummy"),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+            ("ENABLE_TOOL_SEARCH", "false"),
+        ):
+            monkeypatch.setenv(name, value)
+        yield

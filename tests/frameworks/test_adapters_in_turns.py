@@ -54,6 +54,7 @@ async def test_stream_and_page_show_the_answers_of_an_adapter_as_one_message(
         page = aisdk_messages(await conversation.get())
         received = [await live, await streamed(conversation, "run")]
     (answer,) = [each for each in page if each["role"] == "assistant"]
+    assert len({each["id"] for each in page}) == len(page)
     shown = [part.get("toolCallId") or part["text"] for part in answer["parts"] if part["type"] != "step-start"]
     outputs = {each["toolCallId"]: each["output"] for each in answer["parts"] if "output" in each}
     for id, *seen, usage in received:

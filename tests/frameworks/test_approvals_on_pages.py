@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from support.framework_pages import started
+from support.framework_pages import started, write_program
 from support.pages import blocks
 from support.paths import ROOT
 
@@ -57,16 +57,14 @@ class Killed(approval.LangoSessionStore):
 approval.LangoSessionStore = Killed
 """
 
-pytestmark = pytest.mark.timeout(400)  # ADK takes seconds to load
+pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("claude_model")]  # ADK takes seconds to load
 
 
 def asked(page: Page, folder: Path) -> str:
     """Run the program until it waits for an approval; return the token."""
     programs = blocks(f"docs/frameworks/{page.path}", "python")
     (program,) = (block for block in programs if "suspensions.create(" in block)
-    (folder / "approval.py").write_text(program)
-    if page is CLAUDE:
-        (folder / "model.py").write_text(programs[0])
+    write_program(f"docs/frameworks/{page.path}", program, folder / "approval.py")
     waiting, token = started("-c", ASK, folder=folder).splitlines()
     assert waiting.startswith("waiting: pay ")
     return token

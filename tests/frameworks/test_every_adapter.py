@@ -148,7 +148,7 @@ async def test_backup_restores_an_equal_session(
     framework: Framework, url: str, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     written, other = await fill(framework, url), make_database()
-    lango_store("export", "--all", "--to", str(tmp_path / "backup"), "--format", "jsonl", "--url", url)
+    lango_store("export", "--all", "--to", str(tmp_path / "backup"), "--format", "backup", "--url", url)
     lango_store("import", str(tmp_path / "backup"), "--url", other)
     assert await load(framework, other) == written
 

@@ -41,14 +41,14 @@ def langchain_messages(*, failed: bool) -> list[Any]:
 
 async def langgraph(store: Store, failed: bool) -> tuple[str, Any, Any]:
     messages, graph = langchain_messages(failed=failed), with_messages(LangoSaver(store))
-    await graph.aupdate_state(config("t"), {"messages": messages})
+    await graph.aupdate_state(config("t"), {"messages": messages}, as_node="answer")
     return "t", messages, (await graph.aget_state(config("t"))).values["messages"]
 
 
 async def langgraph_with_an_artifact(store: Store, failed: bool) -> tuple[str, Any, Any]:
     messages, graph = langchain_messages(failed=failed), with_messages(LangoSaver(store))
     messages[1].artifact = b"not JSON"  # the message is stored as packed bytes
-    await graph.aupdate_state(config("t"), {"messages": messages})
+    await graph.aupdate_state(config("t"), {"messages": messages}, as_node="answer")
     return "t", messages, (await graph.aget_state(config("t"))).values["messages"]
 
 

@@ -143,7 +143,7 @@ def _exists(tx: Store, key: str, id: Any) -> bool:
 
 
 def _title(entries: Sequence[Any]) -> tuple[str, str | None] | None:
-    """Return the title field of highest weight in these entries, with its last text; None if there is no title."""
+    """Return the title field of highest weight in these entries, with its last text; None without a title."""
     titles: dict[str, str] = {}
     for entry in entries:
         if isinstance(entry, dict):

@@ -272,7 +272,7 @@ def changed_by_rewinds(messages: Sequence[Message], events: Sequence[Event]) -> 
 
 
 def _restored(message: Message) -> Message:
-    """Return a message as it was before it was rewound."""
+    """Return a message from before it was rewound."""
     if _REWOUND not in message.extra:
         return message
     extra = dict(message.extra)

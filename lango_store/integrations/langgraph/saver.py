@@ -287,7 +287,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         stored, loaded, seqs = found
         known = self._known.get((self._key(thread), namespace))
         is_known = known is not None and known.id == stored.id
-        # A run in progress still has a message as it was before it was redacted.
+        # A run in progress still has a message from before its redaction.
         earlier = {seq: hashes for hashes, seq in known.listed} if known and is_known else {}
         messages = loaded.checkpoint["channel_values"][CHANNEL] if seqs else []
         hashed = [(hash_of(each, self.serde), seq) for each, seq in zip(messages, seqs, strict=True)]

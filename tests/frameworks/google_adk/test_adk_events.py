@@ -284,6 +284,21 @@ async def test_picture_of_another_program_is_a_picture_of_adk(service: LangoSess
 
 
 @pytest.mark.one_database
+async def test_picture_of_a_response_of_a_tool_is_sent_to_models(service: LangoSessionService) -> None:
+    picture = types.FunctionResponsePart.from_bytes(data=b"\xff\xd8\xff\xe0", mime_type="image/jpeg")
+    response = types.FunctionResponse(id="call-1", name="look", response={"seen": 1}, parts=[picture])
+    session = await service.create_session(**WHERE, session_id="trip")
+    for event in (said("See"), called("look")):
+        await service.append_event(session, event)
+    await service.append_event(session, Event(author="agent", content=content(types.Part(function_response=response))))
+    conversation = service.store.conversation("weather:ann:trip")
+    for format in ("anthropic", "openai-responses", "gemini"):
+        wanted = "_9j_4A==" if format == "gemini" else "/9j/4A=="  # as ADK has written it
+        assert wanted in json.dumps(conversation.history(format=format)[2])
+        assert "seen" in json.dumps(conversation.history(format=format)[2])
+
+
+@pytest.mark.one_database
 async def test_call_of_another_program_in_blocks_and_in_tool_calls_is_one_call(service: LangoSessionService) -> None:
     use = {"type": "tool_use", "id": "c", "name": "forecast", "input": {}}
     call = ToolCall(id="c", name="forecast", arguments={})

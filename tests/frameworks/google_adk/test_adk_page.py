@@ -14,7 +14,7 @@ PAGE = "docs/frameworks/google-adk.md"
 
 @pytest.mark.timeout(400)
 def test_adk_command_has_the_option_that_the_page_shows(tmp_path: Path) -> None:
-    _, script, _ = blocks(PAGE, "sh")
+    _, script = blocks(PAGE, "sh")
     ((program, command, service, _),) = commands(script)
     assert program == "adk"
     told = started("-c", "from google.adk.cli import main; main()", command, "--help", folder=tmp_path, timeout=200)
@@ -49,9 +49,7 @@ def test_adk_web_server_stores_its_sessions_in_the_store(url: str, tmp_path: Pat
     agent = tmp_path / "agents" / "weather"
     agent.mkdir(parents=True)
     (agent.parent / "services.yaml").write_text(services.replace("lango+postgresql", uri.partition(":")[0]))
-    definitions = program.partition("async def main()")[0]
-    made = 'root_agent = LlmAgent(name="meteorologist", model=Script(model="script"), tools=[forecast])\n'
-    (agent / "agent.py").write_text(definitions + made)
+    (agent / "agent.py").write_text(program)
     listed, read, gone = started("-c", SERVER, uri, folder=tmp_path, timeout=200).splitlines()[-3:]
     assert listed == "['trip']"
     session = json.loads(read)

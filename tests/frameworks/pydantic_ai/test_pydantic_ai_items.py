@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from lango_store import InvalidMessage, MessageRole, Store
+from lango_store import InvalidMessage, Message, MessageRole, Store, window
 from lango_store.integrations.fields import same_json
 from lango_store.integrations.pydantic_ai import LangoConversationStore
 from lango_store.integrations.pydantic_ai.items import messages_of, model_messages
@@ -214,3 +215,22 @@ def test_request_parts_are_stored_with_matching_roles() -> None:
     assert role(SystemPromptPart("a"), UserPromptPart("b")) is MessageRole.USER
     assert role(ToolReturnPart("t", 1, "1"), UserPromptPart("b")) is MessageRole.TOOL
     assert role() is MessageRole.USER
+
+
+def test_pictures_and_speech_of_answers_and_data_next_to_pictures_of_tools_reach_models() -> None:
+    picture = BinaryContent(b"\xff\xd8\xff\xe0", media_type="image/jpeg")
+    found: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart("Draw")]),
+        ModelResponse(parts=[FilePart(picture), ToolCallPart("look", {}, tool_call_id="c")]),
+        ModelRequest(parts=[ToolReturnPart("look", [{"seen": 1}, picture], tool_call_id="c")]),
+    ]
+    speech = {"part_kind": "speech", "speaker": "assistant", "transcript": "I have seen it."}
+    stored = messages_of(found, ["1", "2", "3"])
+    stored.append(Message.assistant(extra={"pydantic_ai": {"item": {}, "parts": [speech]}}))
+    _, answer, results, spoken = window.prompt(stored, "gemini")
+    assert answer["parts"][0] == {"inline_data": {"mime_type": "image/jpeg", "data": "/9j/4A=="}}
+    assert "seen" in json.dumps(results)
+    assert spoken["parts"] == [{"text": "I have seen it."}]
+    assert [block["type"] for block in window.prompt(stored, "anthropic")[2]["content"][0]["content"]] == [
+        *("text", "image"),
+    ]
