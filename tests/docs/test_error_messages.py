@@ -49,7 +49,7 @@ def test_error_for_an_invalid_option_value_names_the_option(url: str) -> None:
     for words, option in (
         (("sessions", "touch", "old", "--ttl", "soon"), "--ttl"),
         (("sessions", "touch", "old", "--ttl", "200000d"), "--ttl"),
-        (("sessions", "list", "--since", "yesterday"), "--since"),
+        (("sessions", "list", "--since", "last week"), "--since"),
         (("sessions", "list", "--since", "999999d"), "--since"),
         (("expire", "--older-than", "30"), "--older-than"),
         (("expire", "--older-than", "999999d"), "--older-than"),

@@ -19,29 +19,32 @@ CLI_COMMANDS = {name.removeprefix("lango-store "): command for name, command in 
 # Pages that may have code blocks of a language, because a test checks them there; None: any page.
 TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
     "js": ("docs/howto/front-ends.md",),
-    "jsx": ("docs/howto/front-ends.md",),
+    "jsx": ("docs/howto/chat.md",),
     "ts": ("docs/howto/typescript.md",),
-    "html": ("docs/howto/front-ends.md",),
+    "html": ("docs/howto/chat.md",),
     "python": None,  # run by test_readme.py and tests/frameworks
     "sh": None,  # checked in this file
-    "diff": ("README.md", "docs/frameworks/"),
+    "diff": ("docs/index.md", "docs/frameworks/"),
     "crontab": ("docs/production/operations.md",),
-    "ini": ("docs/production/operations.md", "docs/howto/fastapi.md", "docs/howto/background-turns.md"),
+    "ini": ("docs/howto/chat.md",),
     "sql": (
         "UPGRADING.md",
+        "docs/howto/queries.md",
         "docs/production/postgresql.md",
         "docs/production/growing.md",
+        "docs/howto/queries.md",
         "docs/howto/usage.md",
         "docs/howto/users.md",
         "docs/reference/tables.md",
     ),
-    "yaml": ("docs/production/operations.md", "docs/frameworks/google-adk.md"),
+    "toml": ("docs/howto/expiry.md",),
+    "yaml": ("docs/frameworks/google-adk.md",),
     "text": (
         "README.md",
-        "docs/index.md",
         "docs/frameworks/",
         "docs/why/design.md",
         "docs/why/proof.md",
+        "docs/howto/queries.md",
         "docs/howto/subagents.md",
         "docs/howto/usage.md",
         "docs/howto/users.md",
@@ -64,9 +67,9 @@ OTHER_PROGRAMS: Final = (
     "python3 -m venv",
     "set",
     "sqlite3",
-    "uvicorn chats:app",
+    "uvicorn chat:app",
 )
-# Programs that set up a machine as root, on docs/howto/fastapi.md and docs/production/operations.md. No test runs them.
+# Programs that set up a machine as root, on docs/howto/chat.md. No test runs them.
 SETUP_PROGRAMS: Final = ("apt-get install", "chmod", "curl", "echo", "install", "mv", "systemctl", "useradd")
 
 

@@ -16,7 +16,7 @@ from lango_store._values.usage import _SPELLINGS
 
 PAGE: Final = "docs/howto/usage.md"
 (QUERY,) = blocks(PAGE, "sql")
-(PRINTED,) = blocks(PAGE, "text")
+PRINTED, PRINTED_BUDGET = blocks(PAGE, "text")
 DAY: Final = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
 needs_arrow = pytest.mark.skipif(sqlite3.sqlite_version_info < (3, 38), reason="this SQLite has no operator ->>")
@@ -55,6 +55,16 @@ def test_program_on_the_usage_page_prints_the_output_on_the_page(tmp_path: Path)
     assert (done.returncode, done.stdout) == (0, PRINTED), done.stderr
     shown = run("sessions", "show", "chat:ann", "--url", f"sqlite:///{tmp_path}/agent.db")
     assert "1500" in shown.stdout.replace(",", "")
+
+
+@pytest.mark.slow
+def test_program_on_budgets_prints_the_output_on_the_page(tmp_path: Path) -> None:
+    (program,) = [each for each in blocks(PAGE, "python") if "Budget" in each]
+    done = run_program(program, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, PRINTED_BUDGET), done.stderr
+    listed = run("budgets", "--url", f"sqlite:///{tmp_path}/agent.db").stdout
+    assert listed.startswith("user:ann\t")
+    assert "\ttokens\t1000\t720\t0\t280\t" in listed
 
 
 def test_usage_page_lists_the_names_of_token_counts() -> None:

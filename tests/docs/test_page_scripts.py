@@ -80,17 +80,6 @@ def test_restored_dump_is_complete_and_searchable(
     fill_and_check(script, url + options, other + options, path, tmp_path)
 
 
-@not_on_a_cluster("a search index is refused on distributed tables")
-@pytest.mark.parametrize("is_indexed", [False, True])
-def test_restored_rows_are_complete_and_searchable(
-    make_postgres: MakeDatabase, path: str, tmp_path: Path, is_indexed: bool
-) -> None:
-    url, other = make_postgres(migrated=False), make_postgres(migrated=is_indexed)
-    if is_indexed:
-        schema.enable_search(other)
-    fill_and_check(dump_script("rows", url, other), url, other, path, tmp_path)
-
-
 def dump_script(name: str, url: str, other: str) -> str:
     """Return the script that makes and restores the dump of this name."""
     (script,) = (each for each in blocks("docs/howto/backups.md", "sh") if f"{name}.dump" in each)

@@ -1,8 +1,7 @@
-"""The service on the page about FastAPI: its tests, its units, disconnects, stops and crashes."""
+"""The service on the page about a chat service: its tests, its units, disconnects, stops and crashes."""
 
 import asyncio
 import json
-import os
 import re
 import shlex
 import signal
@@ -17,11 +16,10 @@ from typing import Any, Final
 
 import httpx2
 import pytest
+from support.chat_page_programs import HEADERS, PAGE, change, environment, write_programs
 from support.databases import MakeDatabase
 from support.pages import blocks
-from support.paths import ROOT
 from support.polling import until
-from support.processes import PYTEST, run_program
 from support.streaming_model import PIECES, StreamingModel, streaming_model
 
 from lango_store import Message, Store, create_engine
@@ -29,19 +27,14 @@ from lango_store.tables import VERSION_TABLE, Base
 
 pytestmark = pytest.mark.slow
 
-PAGE: Final = "docs/howto/fastapi.md"
-PROGRAM, TESTS = blocks(PAGE, "python")
-TOKENS: Final = {"token-of-ann": "ann"}
 KEY: Final = "chat-1"
 ANSWER: Final = "".join(PIECES)
 
 
 @pytest.fixture(autouse=True)
-def program(tmp_path: Path) -> Path:
-    """Write the program to the folder of the test."""
-    path = tmp_path / "chat.py"
-    path.write_text(PROGRAM)
-    return path
+def programs(tmp_path: Path) -> None:
+    """Write the programs to the folder of the test."""
+    write_programs(tmp_path)
 
 
 @pytest.fixture
@@ -50,11 +43,10 @@ def url(make_sqlite: MakeDatabase) -> str:
 
 
 @pytest.fixture
-def model(program: Path) -> Iterator[StreamingModel]:
+def model(programs: None, tmp_path: Path) -> Iterator[StreamingModel]:
     """Replace the model of the program with one that counts its calls."""
     with streaming_model() as model:
-        client = model.client.replace("yield json.loads(line), {}", "yield json.loads(line)")
-        program.write_text(PROGRAM + client.replace('yield "", {"calls": 1}', "pass"))
+        write_programs(tmp_path, model)
         yield model
 
 
@@ -73,10 +65,6 @@ def command(name: str, option: str) -> list[str]:
     return [sys.executable, "-m", module, *words]
 
 
-def environment(url: str) -> dict[str, str]:
-    return os.environ | {"LANGO_STORE_URL": url, "CHAT_TOKENS": json.dumps(TOKENS), "PYTHONPATH": str(ROOT)}
-
-
 @contextmanager
 def service(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], httpx2.Client]]:
     """Start the service as its unit does, on a free port."""
@@ -84,11 +72,9 @@ def service(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], h
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     words = [port if word == "8000" else word for word in command("chat.service", "ExecStart")]
-    (token,) = TOKENS
-    headers = {"Authorization": f"Bearer {token}"}
     with (
         subprocess.Popen(words, env=environment(url), cwd=folder, stderr=subprocess.DEVNULL) as process,
-        httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as client,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=30) as client,
     ):
         try:
             until(lambda: is_answering(client))
@@ -125,16 +111,6 @@ def leave_after_first_piece(client: httpx2.Client) -> None:
 
 def contents(store: Store) -> list[Any]:
     return [message.content for message in store.conversation(KEY).messages()]
-
-
-def test_example_tests_on_the_fastapi_page_pass(url: str, tmp_path: Path) -> None:
-    (tmp_path / "test_chat.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    variables = {name: value for name, value in environment(url).items() if name != "LANGO_STORE_TEST_POSTGRES"}
-    words = ("-q", "-p", "no:cacheprovider", "test_chat.py")
-    done = run_program(PYTEST, *words, folder=tmp_path, environment=variables)
-    assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
 
 
 def test_turn_is_finished_although_the_client_disconnects(
@@ -227,11 +203,10 @@ def test_stop_request_ends_a_turn_that_another_process_runs(url: str, model: Str
 
 
 @pytest.fixture
-def short_lease(program: Path, model: StreamingModel) -> None:
+def short_lease(model: StreamingModel, tmp_path: Path) -> None:
     """Shorten the lease of a killed process to a second."""
-    user = "user=web.bearer_tokens(tokens)"
-    assert user in PROGRAM
-    program.write_text(program.read_text().replace(user, f"{user}, lease=timedelta(seconds=1)"))
+    lease = "user=user, lease=__import__('datetime').timedelta(seconds=1),"
+    change(tmp_path / "service.py", "user=user,", lease)
 
 
 def kill_during_an_answer(url: str, folder: Path, model: StreamingModel) -> None:
