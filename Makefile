@@ -6,6 +6,7 @@
 #   make lowest      all tests with the lowest versions of the dependencies
 #   make frameworks  the tests of the adapters for agent frameworks, without those marked as slow
 #   make vendors     prompts in the types of the newest packages of the providers
+#   make dist        a release in `dist`, built and checked: make dist FILES=https://… (the files at the tag)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -16,7 +17,7 @@ VENDORS ?= .venv-vendors
 # Containers often forbid Python to keep what it compiled: each worker and each child would compile everything again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test quick slow all long lint docs check lowest frameworks frameworks-lowest vendors browser bench proof clean
+.PHONY: demo test quick slow all long lint docs check lowest frameworks frameworks-lowest vendors browser bench proof dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
@@ -97,6 +98,9 @@ bench: $(VENV)/.test
 # The properties under faults, for ten minutes; a table at the end.
 proof: $(VENV)/.test
 	$(BIN)/python -m benchmarks.proof --seconds 150
+
+dist: $(VENV)/.test
+	$(BIN)/python .ci/release.py "$(FILES)"
 
 clean:
 	rm -rf $(VENV) $(VENDORS) .venv-lowest $(FRAMEWORKS) .venv-frameworks-lowest build dist
