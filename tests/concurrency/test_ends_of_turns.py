@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from support.turns import messages_of
 
 from lango_store import Conversation, RunningTurn, Store, Turn
 from lango_store._dialect import DETECTED, dialect_of
+from lango_store._rooms.turns_in_progress.leases import Retry
 
 
 @pytest.fixture(params=["one statement", "steps"])
@@ -91,3 +93,16 @@ def test_turn_is_replayed_if_save_turn_stores_its_id_while_it_ends(store: Store)
     stored = saved_during(store, lambda conversation: conversation.save_turn([message("other")], id="t"))
     assert (stored.replayed, contents(stored.messages)) == (True, ["other"])
     assert store.conversation("k").turns.in_progress() is None
+
+
+@pytest.mark.parametrize("end", ["saved", "abandoned", "postponed"])
+def test_message_for_later_that_arrives_while_a_turn_ends_is_owed(store: Store, end: str) -> None:
+    turn = running_turn(store)
+    calls = {"saved": turn.save, "abandoned": turn.abandon, "postponed": lambda: turn._abandon(Retry(0))}
+    with ThreadPoolExecutor(1) as thread, store.engine.begin() as connection:
+        store.using(connection).conversation("k").inbox.put(message("later"), in_=timedelta(hours=1))
+        ending = thread.submit(calls[end])
+        until_one_waits(store.engine)
+        connection.commit()
+        ending.result(60)
+    assert [each.key for each in store.owed(future=True).items] == ["k"]
