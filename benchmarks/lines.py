@@ -260,9 +260,7 @@ class Line:
 
 LINES = {
     "append": Line("append at 1,000", append(1_000), (2.0, 1.25), 9),
-    "append_100k": Line("append at 100,000", append(100_000, payload.short), (2.0, 1.25), 9, "append_many"),
     "append_1000": Line("1,000 in one call", append_thousand, (1.6, 1.2), 9, "append_many"),
-    "load_100": Line("load 100", load(100), (2.0, 1.6), 15),
     "load_1000": Line("load 1,000", load(1_000), (1.5, 1.3), 15),
     "load_10000": Line("load 10,000", load(10_000), (1.5, 1.3), 5, "append_many"),
     "last_50": Line("last 50 of 10,000", last_fifty, (2.0, 1.5), 9, "append_many"),

@@ -32,6 +32,7 @@ settings.register_profile(
     max_examples=int(os.environ.get("LANGO_STORE_EXAMPLES", "25")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     print_blob=True,
+    derandomize="CI" in os.environ,  # a run of a commit has one result; elsewhere, each run tries other examples
 )
 settings.load_profile("lango")
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fast_folder()))

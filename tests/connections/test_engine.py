@@ -31,6 +31,7 @@ from lango_store import (
     interchange,
     read_only_engine,
 )
+from lango_store._connections import retry
 
 
 @pytest.mark.slow
@@ -376,7 +377,7 @@ def test_null_fields_are_stored_on_a_server_with_array_nulls_off(make_postgres: 
         store.create("k", messages=[message(), message()])
         store.conversation("k").append_messages([message(), message(tokens=1, name="null")])
         before = store.get("k").messages
-        interchange.export(store, tmp_path / "a.jsonl", "jsonl", everything=True)
+        interchange.export(store, tmp_path / "a.jsonl", "backup", everything=True)
         store.delete("k")
         interchange.import_path(store, tmp_path / "a.jsonl")
         assert store.get("k").messages == before
@@ -398,9 +399,11 @@ def test_engine_of_the_application_with_unreadable_values_is_refused_before_a_wr
         assert not store.exists("k")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("state", ["25P03", "25P04"])
-def test_timeout_that_ends_a_transaction_raises_database_unavailable(make_postgres: MakeDatabase, state: str) -> None:
+def test_timeout_that_ends_a_transaction_raises_database_unavailable(
+    make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setattr(retry, "_LOCK_TIMEOUT", 1.0)  # for how long a rolled back call is repeated
     with Store(make_postgres()) as store:
         store.create("k")
         with store.engine.begin() as connection:

@@ -57,7 +57,7 @@ def test_full_disk_refuses_writes_and_allows_reads_until_there_is_room(small_dis
         assert run("sessions", "delete", "k0", "--yes", "--url", url).returncode == 3
         assert store.stats().messages == number
         messages = {key: len(store.get(key).messages) for key in ("k0", "k1")}
-        assert run("export", "--all", "--to", str(tmp_path / "out"), "--format", "jsonl", "--url", url).returncode == 0
+        assert run("export", "--all", "--to", str(tmp_path / "out"), "--format", "backup", "--url", url).returncode == 0
 
         moved = tmp_path / "moved"
         shutil.copytree(small_disk, moved)

@@ -69,7 +69,7 @@ def test_upgrades_through_pgbouncer_leave_no_advisory_lock(make_postgres: MakeDa
 def test_pgbouncer_refuses_a_url_with_options_or_a_statement_timeout(
     make_postgres: MakeDatabase, pooler: PgBouncer
 ) -> None:
-    for parameter in ("options=-csearch_path%3Dpublic", "statement_timeout=5s"):
+    for parameter in ("options=-cjit%3Doff", "statement_timeout=5s"):
         with (
             Store(f"{pooler.url(make_postgres())}&{parameter}") as store,
             pytest.raises(DatabaseUnavailable, match=r"unsupported startup parameter.*ALTER ROLE"),
@@ -77,10 +77,12 @@ def test_pgbouncer_refuses_a_url_with_options_or_a_statement_timeout(
             store.ping()
 
 
-def test_read_only_engine_names_the_reason_that_pgbouncer_refuses_it(
-    make_postgres: MakeDatabase, pooler: PgBouncer
-) -> None:
+def test_read_only_engine_cannot_write_through_pgbouncer(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
+    """Old releases of PgBouncer refuse its option, newer ones set it on the connection to the server."""
     engine = read_only_engine(pooler.url(make_postgres()))
-    with Store(engine) as store, pytest.raises(DatabaseUnavailable, match="the URL of the server itself"):
-        store.ping()
+    with (
+        Store(engine) as store,
+        pytest.raises(DatabaseUnavailable, match=r"URL of the server itself|read-only transaction"),
+    ):
+        store.create("k")
     engine.dispose()

@@ -99,7 +99,7 @@ def test_replica_answers_reads_while_primary_is_down(
     primary.interrupt()
     try:
         assert {name: read(store) for name, read in READS.items()} == dict.fromkeys(READS, 3)
-        exported = interchange.export(store, tmp_path / "backup.jsonl", "jsonl", everything=True)
+        exported = interchange.export(store, tmp_path / "backup.jsonl", "backup", everything=True)
         assert [each.key for each in exported] == ["k"]
         for call in (lambda: store.append_message("k", message()), lambda: store.delete("k"), store.ping):
             with pytest.raises(DatabaseUnavailable):

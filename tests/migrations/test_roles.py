@@ -46,7 +46,7 @@ class Database:
     def execute(self, url: str | sa.URL, script: str) -> None:
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            for statement in script.replace("agents", self.name).split(";"):
+            for statement in re.split(r";(?!\n  )", script.replace("agents", self.name)):  # not in the body of a DO
                 if statement.strip():
                     connection.exec_driver_sql(statement)
         engine.dispose()
@@ -183,7 +183,7 @@ def test_reader_role_can_read_but_not_write(database: Database, clock: Clock, tm
     with Store(database.url("reader"), clock=clock) as store:
         assert refused(store, READS | METHODS) == METHODS.keys()
     done = run(
-        "export", "--all", "--to", str(tmp_path / "backup"), "--format", "jsonl", "--url", database.url("reader")
+        "export", "--all", "--to", str(tmp_path / "backup"), "--format", "backup", "--url", database.url("reader")
     )
     assert done.returncode == 0, done.stderr
     assert run("db", "check", "--url", database.url("reader")).returncode == 0

@@ -73,6 +73,8 @@ def test_policies_of_the_page_agree_with_a_store_for_one_user(protected: sa.Engi
         assert store.shared_values("user:bob").get() == {}
         with pytest.raises(NotPermitted):
             store.create("c", user_id="bob")
+        hidden = store.erase("bob", scopes=["user:bob"])
+        assert (hidden.erased, "rows that its policies hide" in str(hidden.remains)) == ({"store": {}}, True)
         with protected.begin() as connection:
             keys = connection.exec_driver_sql("SELECT DISTINCT session_key FROM lango_message ORDER BY 1")
             assert keys.scalars().all() == ["ann:1", "ann:2"]

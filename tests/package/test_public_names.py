@@ -28,6 +28,7 @@ CONTEXT = (  # excluded by the stability page
     "PendingCompaction.__init__",
     "Values.__init__",
     "Effect.__init__",
+    "Chat.__init__",
 )
 MODULES = [importlib.import_module(name) for name in sorted(PROMISED - {ADAPTERS})]
 
@@ -145,7 +146,7 @@ def test_public_value_can_be_pickled_and_subclassed() -> None:
     assert (tagged.tag, tagged.content, tagged.role) == ("old", {"a": 1}, "user")
 
 
-@pytest.mark.parametrize(("kind", "members"), [(Store, 40), (Conversation, 32)])
+@pytest.mark.parametrize(("kind", "members"), [(Store, 43), (Conversation, 38)])
 def test_facade_has_few_members(kind: type, members: int) -> None:
     assert len([name for name in dir(kind) if not name.startswith("_")]) <= members
 

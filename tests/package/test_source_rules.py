@@ -37,6 +37,24 @@ def test_code_has_no_comparison_of_session_keys_outside_the_shared_functions() -
     assert occurrences == set()
 
 
+# Python 3.14 evaluates annotations when they are read; then, `list` is a method of the class that has one.
+
+
+def test_annotations_in_a_class_do_not_name_its_methods() -> None:
+    confused = set()
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        if any(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in tree.body):
+            continue  # annotations are texts
+        for kind in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
+            methods = [each for each in kind.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            arguments = (each for method in methods for each in ast.walk(method.args) if isinstance(each, ast.arg))
+            annotations = [*(each.annotation for each in arguments), *(each.returns for each in methods)]
+            names = {each.id for part in annotations if part for each in ast.walk(part) if isinstance(each, ast.Name)}
+            confused |= {f"{path.name}: {kind.name}.{each.name}" for each in methods if each.name in names}
+    assert confused == set()
+
+
 def test_lowest_tested_versions_equal_the_lowest_allowed_versions() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     allowed = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?>=([\d.]+)", "\n".join(project["dependencies"]), re.MULTILINE))

@@ -21,17 +21,19 @@ BUILT_PER_CALL = {
     "_operations/log/changes.py": 1,  # all sessions of a table whose rows refer to messages, for `examine`
     "_rooms/examination/checks.py": 12,  # all sessions, row by row, and repairs
     "_rooms/erasure/authors.py": 1,  # any table with authors
-    "_rooms/erasure/person.py": 9,  # any table, conditions and lists of keys, and rows that are streamed
-    "_rooms/expiry/batches.py": 7,  # filters of a purge, holds, and lists of keys, by which Citus chooses servers
+    "_rooms/erasure/person.py": 10,  # any table, conditions and lists of keys, and rows that are streamed
+    "_rooms/erasure/erasing.py": 1,  # keys of sessions that were there at the beginning
+    "_rooms/expiry/batches.py": 10,  # filters of a purge, holds, and lists of keys, by which Citus chooses servers
     "_operations/session/levels.py": 1,  # ranges of keys
     "_operations/log/messages.py": 1,  # any condition, for `turns`
     "_operations/log/removals.py": 1,  # one session or all, for a repair
     "_operations/session/sessions.py": 1,  # any columns and expressions
     "rows/transfer.py": 5,  # lists of keys, and rows that are streamed
-    "_operations/log/turns.py": 4,  # could be compiled once
+    "_operations/log/turns.py": 5,  # could be compiled once
     "_rooms/expiry/archiving.py": 3,  # could be compiled once
     "_rooms/stats/payload_sizes.py": 1,  # migrations and checks, which run once
     "_rooms/examination/payload_faults.py": 1,  # migrations and checks, which run once
+    "_rooms/alternatives/checks.py": 4,  # migrations and checks, which run once
     "_rooms/turns_in_progress/checks.py": 1,  # migrations and checks, which run once
     "_rooms/distribution/schema.py": 3,  # migrations and checks, which run once
 }

@@ -45,7 +45,7 @@ def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type) -> None:
             async_signature, sync_signature = (
                 inspect.signature(each, eval_str=True) for each in (value, getattr(sync_kind, name))
             )
-            different = {"handle"}  # a function or a coroutine function
+            different = {"handle", "budget" if name == "work" else ""}  # a function or a coroutine function
             parameters = (each.parameters for each in (async_signature, sync_signature))
             own, other = ({each: value for each, value in part.items() if each not in different} for part in parameters)
             assert own == other

@@ -73,6 +73,7 @@ def test_lists_are_equal_to_a_sorted_model_across_buckets_and_with_clocks_that_g
             assert listed(store, limit, agent_id=agent) == newest_first(of_agent)
             since = chance.choice(infos).updated_at
             assert store.count(updated_since=since) == sum(each.updated_at >= since for each in infos)
+            assert store.count(updated_before=since) == sum(each.updated_at < since for each in infos)
 
 
 def test_each_page_is_sorted_while_threads_append_in_several_buckets(make_database: MakeDatabase) -> None:

@@ -275,7 +275,7 @@ def test_get_and_examine_and_export_and_copy_report_the_damaged_message(
         assert (damaged.seq, damaged.field) == (2, field)
         (finding,) = (each for each in store.maintenance.examine() if each.name == "unreadable message")
         assert f"message 2 of session 'k' cannot be read, {field}" in finding.detail
-        (exported,) = export(store, tmp_path, "jsonl", keys=["k"])
+        (exported,) = export(store, tmp_path, "backup", keys=["k"])
         assert field in str(exported.error)
         if change != "text = NULL, content = '{torn'":  # a copy transfers this damage unchanged
             assert field in copy(store, target).failed[0].reason

@@ -88,7 +88,7 @@ def test_list_filters_by_created_since_and_created_before(filled: Store, clock: 
     assert filled.count(created_since=created[3].astimezone(india)) == 7
 
 
-@pytest.mark.parametrize("name", ["updated_since", "created_since", "created_before"])
+@pytest.mark.parametrize("name", ["updated_since", "updated_before", "created_since", "created_before"])
 def test_time_without_zone_or_out_of_range_is_refused(store: Store, name: str) -> None:
     times = [datetime(2026, 1, 1), datetime.min.replace(tzinfo=timezone(HOUR)), datetime.max.replace(tzinfo=WEST)]
     for moment in times:
@@ -292,6 +292,15 @@ def many(url_of_many: str) -> Iterator[sa.Engine]:
     engine = create_engine(url_of_many)
     yield engine
     engine.dispose()
+
+
+@pytest.mark.parametrize("filters", [{"title": "oslo"}, {"top_level": True}, {"held": True}, {"message_id": "m"}])
+def test_list_page_with_a_filter_that_has_no_index_is_read_from_that_of_times(
+    make_sqlite: MakeDatabase, filters: dict[str, Any]
+) -> None:
+    with Store(make_sqlite()) as store, watched(store.engine) as statements:
+        store.list_sessions(**filters)
+    assert "SCAN lango_session USING INDEX ix_lango_session_updated_bucket" in plan_of(store.engine, statements[-1], {})
 
 
 @not_on_a_cluster("a cluster plans each shard separately")

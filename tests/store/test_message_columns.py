@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from lango_store import Message, Store, ToolCall
 from lango_store._operations.binds import MESSAGE
-from lango_store._operations.session_tables import MESSAGES
+from lango_store._operations.session_tables import ASIDE, MESSAGES
 from lango_store._rows.columns import JsonColumn
 
 SECRET = "my secret words"
@@ -40,10 +40,21 @@ def test_redaction_removes_each_column_that_does_not_identify_the_message(url: s
         store.open("k").append_message(a_message_with_all_fields())
         store.conversation("k").edits.update(1, a_message_with_all_fields())
         store.conversation("k").edits.redact(1)
-        for table in MESSAGES:
+        for table in [each for each in MESSAGES if each not in ASIDE.values()]:
             row = stored(store, table)
             assert row.keys() - IDENTIFYING - BOOKKEEPING == {"text"}
             assert row["text"] == "(redacted)"
+
+
+@pytest.mark.parametrize("payloads", [None, 10])
+def test_redaction_of_a_message_that_is_set_aside_removes_the_same_columns(url: str, payloads: int | None) -> None:
+    with Store(url, payload_threshold=payloads) as store:
+        store.open("k").append_message(a_message_with_all_fields())
+        store.conversation("k").append_messages([Message.user("other")], replace_after=0, keep=True)
+        store.conversation("k").edits.redact(1)
+        row = stored(store, ASIDE[MESSAGE])
+        assert row.keys() - IDENTIFYING - BOOKKEEPING - {"alternative"} == {"text"}
+        assert row["text"] == "(redacted)"
 
 
 def test_stored_message_shares_no_list_or_dict_with_the_appended_one(store: Store) -> None:

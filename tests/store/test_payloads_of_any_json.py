@@ -139,7 +139,7 @@ def test_backups_copies_and_archives_preserve_any_json(
 ) -> None:
     with Store(store.engine, payload_threshold=threshold) as writer:
         writer.create("k", messages=sent)
-    assert [each.error for each in export(store, tmp_path / "a.jsonl", "jsonl", keys=["k"], replace=True)] == [None]
+    assert [each.error for each in export(store, tmp_path / "a.jsonl", "backup", keys=["k"], replace=True)] == [None]
     (report,) = import_path(target, tmp_path / "a.jsonl")
     assert report.error is None
     assert_stored(target.conversation("k"), target, sent, threshold)

@@ -68,7 +68,7 @@ def test_records_are_kept_by_export_import_archive_and_restore(
     with Store(url, clock=clock) as store, Store(make_database(), clock=clock) as other:
         conversation = noted(store, ttl=timedelta(hours=1))
         log, info = conversation.all_messages(), conversation.info()
-        interchange.export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
+        interchange.export(store, tmp_path / "all.jsonl", "backup", everything=True)
         interchange.import_path(other, tmp_path / "all.jsonl")
         assert other.conversation("k").all_messages() == log
         assert other.conversation("k").info().model_copy(update={"revision": info.revision}) == info
@@ -80,7 +80,7 @@ def test_records_are_kept_by_export_import_archive_and_restore(
         assert_sound(store)
 
 
-@pytest.mark.parametrize("format", sorted(set(interchange.writable()) - {"jsonl", "openai"}))
+@pytest.mark.parametrize("format", sorted(set(interchange.writable()) - {"backup", "openai"}))
 def test_export_to_another_format_leaves_out_records_and_counts_them(url: str, tmp_path: Path, format: str) -> None:
     with Store(url) as store:
         store.create("plain", messages=EXCHANGE)

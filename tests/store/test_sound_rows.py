@@ -86,7 +86,8 @@ def assert_same(row: dict[str, Any]) -> None:
     """Assert that a row is decoded as by validation."""
     values = [*row.values()]
     expected = outcome(lambda each: decode_checked("k", each, None), values)
-    assert outcome(lambda each: decode_sound([each], lambda row: decode_checked("k", row, None))[0], values) == expected
+    decoded = outcome(lambda each: decode_sound([each], lambda row: decode_checked("k", row, None))[0], values)
+    assert decoded == expected, row
 
 
 @given(row=ROWS)
@@ -95,10 +96,10 @@ def test_message_of_a_row_is_the_same_as_with_validation(row: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("name", MESSAGE_FIELDS)
-@pytest.mark.parametrize("odd", ODD, ids=[f"value {number}" for number in range(len(ODD))])
-def test_odd_value_in_a_column_has_the_same_result_as_with_validation(name: str, odd: Any) -> None:
-    assert_same(SOUND_ROW | {name: odd})
-    assert_same(SOUND_ROW | {"text": None, "content": "null"} | {name: odd})
+def test_odd_values_in_a_column_have_the_same_result_as_with_validation(name: str) -> None:
+    for odd in ODD:
+        assert_same(SOUND_ROW | {name: odd})
+        assert_same(SOUND_ROW | {"text": None, "content": "null"} | {name: odd})
 
 
 def test_sound_row_is_decoded_without_validation() -> None:
@@ -149,7 +150,7 @@ def assert_same_session(row: dict[str, Any]) -> None:
     """Assert that a session's row is decoded as by validation."""
     values = [*row.values()]
     expected = outcome(lambda each: session_value(SessionInfo, decode_session(each)), values)
-    assert outcome(session_info, values) == expected
+    assert outcome(session_info, values) == expected, row
 
 
 @given(row=SESSION_ROWS)
@@ -158,9 +159,9 @@ def test_session_of_a_row_is_the_same_as_with_validation(row: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("name", SESSION_FIELDS)
-@pytest.mark.parametrize("odd", ODD, ids=[f"value {number}" for number in range(len(ODD))])
-def test_odd_value_in_a_column_of_a_session_has_the_same_result_as_with_validation(name: str, odd: Any) -> None:
-    assert_same_session(SESSION_ROW | {name: odd})
+def test_odd_values_in_a_column_of_a_session_have_the_same_result_as_with_validation(name: str) -> None:
+    for odd in ODD:
+        assert_same_session(SESSION_ROW | {name: odd})
 
 
 def test_sound_row_of_a_session_is_decoded_without_validation() -> None:

@@ -27,7 +27,7 @@ def problems(store: Store) -> list[tuple[str, str]]:
 
 def export_backup(store: Store, folder: Path, **selection: Any) -> Path:
     path = folder / "all.jsonl"
-    reports = export(store, path, "jsonl", replace=True, **(selection or {"everything": True}))
+    reports = export(store, path, "backup", replace=True, **(selection or {"everything": True}))
     assert [each.error for each in reports if each.error] == []
     return path
 
@@ -147,7 +147,7 @@ def damage_shared_value(store: Store, column: str, value: str) -> None:
 def test_damaged_shared_value_is_reported_and_left_out_of_a_backup(store: Store, other: Store, tmp_path: Path) -> None:
     damage_shared_value(store, "value", "[" * 300 + "]" * 300)
     store.create("k", messages=messages(2))
-    reports = list(export(store, tmp_path / "all.jsonl", "jsonl", everything=True))
+    reports = list(export(store, tmp_path / "all.jsonl", "backup", everything=True))
     assert [(each.key, each.error is None) for each in reports] == [("k", True), ("s", False)]
     assert "value 'b', value: list has more than" in str(reports[1].error)
     (report,) = import_path(other, tmp_path / "all.jsonl")
@@ -160,7 +160,7 @@ def test_export_and_copy_report_and_leave_out_a_shared_value_with_invalid_time(
 ) -> None:
     with Store(make_sqlite()) as store, Store(make_sqlite()) as other:
         damage_shared_value(store, "updated_at", "never")
-        (exported,) = export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
+        (exported,) = export(store, tmp_path / "all.jsonl", "backup", everything=True)
         report = copy(store, other)
         assert (report.values, [each.key for each in report.failed]) == (2, ["s"])
         for reason in str(exported.error), report.failed[0].reason:

@@ -140,7 +140,7 @@ def _serve(port: int, url: str, answer: Answering) -> None:
         async with store:
             yield
 
-    app = chat(store, answer, user=lambda _: "ann", background=True, client_tools=["where"])
+    app = chat(store, answer, user=lambda _: "ann", background=True, client_tools=["where"], shares=True)
     routes = [*chat_page("tools.js"), Route("/tools.js", script), Mount("/", app)]
     config = uvicorn.Config(Starlette(routes=routes, lifespan=lifespan), log_level="error", ws="none")
     listening = socket.create_server(("127.0.0.1", port))  # from now on, browsers that connect wait

@@ -1,6 +1,7 @@
-"""The page of all commands and their options, which a test compares with the command line."""
+"""The page of all commands, which a test compares with the command line."""
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
@@ -14,16 +15,11 @@ PAGE: Final = ROOT / "docs" / "reference" / "commands.md"
 
 _INTRODUCTION: Final = """# Commands
 
-This page lists every command with its arguments and options. It is generated from the command line itself, with
-`PYTHONPATH=tests python tests/support/command_pages.py`. `lango-store COMMAND --help` prints the same text.
-
-`lango-store --install-completion` installs completion of commands and options for your shell: bash, zsh, fish or
-PowerShell. Completion works in shells that you start afterwards.
+`lango-store COMMAND --help` prints the options. `--url` selects the database, otherwise `$LANGO_STORE_URL`, then
+`$DATABASE_URL`. `lango-store --install-completion` installs completion for bash, zsh, fish or PowerShell.
 
 DURATION is a number with a unit: `45s`, `90m`, `12h`, `30d` or `2w`. TIME is a date or a time in ISO 8601, in UTC
-unless it has an offset, or an age such as `12h ago`.
-
-## Exit codes
+unless it has an offset, `today`, `yesterday`, or an age such as `7d`.
 
 | exit code | meaning |
 |---|---|
@@ -41,8 +37,13 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def page() -> str:
-    """Return the text of the page."""
-    return "\n".join([_INTRODUCTION, *(_section(name, command) for name, command in commands())])
+    """Return the text of the page: a section for the plain commands, and one for each group."""
+    sections: dict[str, list[tuple[str, Any]]] = {}
+    for name, command in commands():
+        group, *rest = name.removeprefix("lango-store ").split()
+        grouped = rest or getattr(command, "commands", {})
+        sections.setdefault(f"lango-store {group}" if grouped else "lango-store", []).append((name, command))
+    return "\n".join([_INTRODUCTION, *(_section(title, each) for title, each in sections.items())])
 
 
 def options(command: Any) -> Iterator[tuple[str, str]]:
@@ -63,8 +64,8 @@ def _meaning(parameter: Any) -> str:
 
 def example_of(command: Any) -> str:
     """Return the example at the end of a command's help, "" if it has none."""
-    title, _, line = (command.epilog or "").partition("\n\n")
-    return line if title == "Example:" else ""
+    title, _, lines = (command.epilog or "").partition("\n\n")
+    return lines.partition("\n")[0] if title == "Example:" else ""
 
 
 def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -75,15 +76,18 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from _below(f"{name} {each}", inner[each])
 
 
-def _section(name: str, command: Any) -> str:
-    rows = [f"| `{_cell(written)}` | {_cell(meaning)} |" for written, meaning in options(command)]
-    table = ["| argument or option | meaning |", "|---|---|", *rows, ""] if rows else []
-    block = ["```sh", example_of(command), "```", ""]
-    return "\n".join([f"## {name}", "", inspect.cleandoc(command.help or ""), "", *block, *table])
+def _section(title: str, described: list[tuple[str, Any]]) -> str:
+    lines = [f"- `{_short_example(command)}`: {_summary(command)}" for _, command in described]
+    return "\n".join([f"## {title}", "", *lines, ""])
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def _short_example(command: Any) -> str:
+    return re.sub(r" --url \S+$", "", example_of(command))
+
+
+def _summary(command: Any) -> str:
+    """Return the first paragraph of the help."""
+    return " ".join(inspect.cleandoc(command.help or "").partition("\n\n")[0].split())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from support.factories import message, messages
 from support.working import work
 
 from lango_store import (
+    Budget,
     Calls,
     Conversation,
     Drafts,
@@ -22,7 +23,9 @@ from lango_store import (
     Payload,
     PendingCompaction,
     Store,
+    StoreBudgets,
     StoreCalls,
+    StoreShares,
     StoreSuspensions,
     StoreTurns,
     Suspensions,
@@ -43,7 +46,7 @@ OWED_CURSOR = cursor_after("owed", datetime(2026, 11, 21, tzinfo=UTC), "k")
 CallsByMethod = dict[type, dict[str, list[Callable[[], object]]]]
 
 KINDS = (
-    *(Store, Maintenance, StoreCalls, StoreSuspensions, StoreTurns),
+    *(Store, Maintenance, StoreBudgets, StoreCalls, StoreShares, StoreSuspensions, StoreTurns),
     *(Conversation, Calls, Drafts, Edits, Inbox, PendingCompaction, Suspensions, Turns, Values, Versions),
 )
 """The classes whose methods have an asynchronous version."""
@@ -85,12 +88,27 @@ def prepare(store: Store, cold: Path) -> None:
     given_up.abandon()
     k.inbox.put(message(id="waiting"))
     k.suspensions.create([(asking.seq, 1)], reason="May it run?")
-    store.open("busy").turn("open").begin()
+    k.share()
+    wait(store, "waits")
+    store.open("busy").turn("open", budget=Budget("user:ann", 9, reserve=1)).begin()
     changed = Store(store.engine, clock=store._context.clock_time, keep_removed=timedelta(days=1)).open("changed")
     changed.append_messages(messages(3))
     for seq in (1, 2):
         changed.edits.update(seq, message("edited"))
     changed.versions.undo()
+    branched = store.open("branched")
+    branched.append_messages(messages(2))
+    for _ in range(2):
+        branched.append_messages(messages(2), replace_after=1, keep=True)
+
+
+def wait(store: Store, job: str) -> None:
+    """Run a turn with a call that waits for a job."""
+    conversation = store.open(f"of {job}")
+    with conversation.turn() as turn:
+        asking = turn.append(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
+        with turn.call(asking, 0) as effect:
+            effect.wait({"job": job}, until=timedelta(days=1))
 
 
 def run_turn(conversation: Conversation) -> Turn | None:
@@ -108,6 +126,13 @@ def run_turn(conversation: Conversation) -> Turn | None:
     return turn.stored
 
 
+def run_capped_turn(conversation: Conversation) -> Turn | None:
+    """Run a turn with a budget."""
+    with conversation.turn("capped", budget=Budget("user:ann", 9, reserve=1)) as turn:
+        turn.append(message(id="capped"))
+    return turn.stored
+
+
 def stable_repr(result: object) -> str:
     """Return the `repr` of a result without random parts: keys, ids, revisions, handles, cursors and positions."""
     if isinstance(result, Store | aio.AsyncStore | Awaiting | Conversation | AsyncPart | PendingCompaction):
@@ -121,7 +146,7 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
 
     `finder` finds the ids and tokens that the calls name, by default `store` itself.
     """
-    k, busy, changed = (store.conversation(key) for key in ("k", "busy", "changed"))
+    k, busy, changed, branched = (store.conversation(key) for key in ("k", "busy", "changed", "branched"))
     found = k if finder is None else finder.conversation("k")
     (draft,) = found.drafts.list()
     (payload,) = [each.content for each in found.messages(payloads="reference") if isinstance(each.content, Payload)]
@@ -129,8 +154,12 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
     asking = found.find_message("asking")
     assert asking is not None
     suspension, *_ = found.suspensions.list()
+    share, *_ = found.shares().items
     assert pending is not None
     made = None if finder is None else found.suspensions.create()
+    policy = cold.with_name("retention.toml")
+    policy.write_text('[[rules]]\nname = "k"\nprefix = "k"\nidle = "0s"\ndescendants = true\n')
+    shared = None if finder is None else found.share()
     calls: CallsByMethod = {
         Store: {
             "ping": [store.ping],
@@ -163,6 +192,7 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
                 lambda: store.expire(older_than=timedelta(0), descendants=True),
                 lambda: store.expire(dry_run=True, descendants=True),
             ],
+            "hide": [lambda: store.hide("k")],
             "delete_where": [
                 lambda: store.delete_where(key_prefix="k"),
                 lambda: store.delete_where(key_prefix="k", descendants=True),
@@ -186,13 +216,15 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
             "work": [lambda: work(store, lambda own, turn: None, key_prefix="k")],
         },
         Conversation: {
-            "get": [k.get, lambda: changed.get(as_of=3)],
+            "get": [k.get, lambda: changed.get(as_of=3), lambda: branched.get(alternative=2)],
             "info": [k.info],
             "update": [lambda: k.update(title="new")],
             "append_message": [lambda: k.append_message(message())],
             "append_messages": [
                 lambda: k.append_messages(messages(2)),
                 lambda: k.append_messages(messages(2), replace_after=1),
+                lambda: k.append_messages(messages(2), replace_after=1, keep=True),
+                lambda: branched.append_message(message(id="one")),
                 lambda: k.append_messages([message(id="one"), message(id="two")]),
             ],
             "messages": [
@@ -211,17 +243,27 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
             "payload": [lambda: k.payload(payload.digest)],
             "find_message": [lambda: k.find_message("one")],
             "pop_message": [k.pop_message],
-            "search": [lambda: k.search("hello")],
+            "search": [lambda: k.search("hello"), lambda: k.search("hello", alternatives=True)],
             "truncate": [lambda: k.truncate(after=1)],
             "clear": [k.clear],
             "save_turn": [lambda: k.save_turn([message()]), lambda: k.save_turn([message()], id="another")],
             "total_usage": [k.total_usage, lambda: k.total_usage(descendants=True)],
-            "turn": [lambda: run_turn(k)],
+            "turn": [lambda: run_turn(k), lambda: run_capped_turn(k)],
             "child": [lambda: k.child("new"), lambda: k.child("child")],
             "children": [k.children],
             "fork": [k.fork, lambda: changed.fork(as_of=3)],
             "history": [k.history, lambda: k.history(max_tokens=1)],
+            "share": [k.share, lambda: k.share(upto=1, by="ann")],
+            "shares": [k.shares],
+            "unshare": [lambda: k.unshare(share.id), k.unshare],
+            "alternatives": [k.alternatives, branched.alternatives],
+            "switch": [lambda: branched.switch(2)],
+            "drop_alternative": [lambda: branched.drop_alternative(2)],
             "compact": [lambda: k.compact(lambda window: message("summary"))],
+        },
+        StoreBudgets: {
+            "list": [store.budgets.list, lambda: store.budgets.list("user:ann", cursor=OWED_CURSOR)],
+            "reset": [lambda: store.budgets.reset("user:ann")],
         },
         StoreTurns: {
             "list_in_progress": [store.turns.list_in_progress],
@@ -232,13 +274,20 @@ def calls_of(store: Store, cold: Path, finder: Store | None = None) -> CallsByMe
                 lambda: store.maintenance.move_payloads(threshold=None),
             ],
             "examine": [store.maintenance.examine],
+            "apply_policy": [lambda: store.maintenance.apply_policy(policy)],
         },
         StoreCalls: {
             "list_unknown": [store.calls.list_unknown],
+            "waiting": [store.calls.waiting],
+            "finish": [lambda: store.calls.finish({"job": "waits"}, "done")],
         },
         StoreSuspensions: {
             "list": [store.suspensions.list, lambda: store.suspensions.list(user_id="ann", cursor=FIRST_CURSOR)],
             "answer": [lambda: store.suspensions.answer(str((made or k.suspensions.create()).token), 1)],
+        },
+        StoreShares: {
+            "list": [store.shares.list, lambda: store.shares.list(user_id="ann", cursor=FIRST_CURSOR)],
+            "document": [lambda: store.shares.document(str((shared or k.share()).token))],
         },
         Turns: {
             "list": [k.turns.list],

@@ -25,3 +25,9 @@ def run_replacement(page: str, folder: Path, first: str = "") -> None:
             lines = [line[1:] for line in diff.splitlines() if line.startswith((sign, " "))]
             assert any(line.startswith(sign) for line in diff.splitlines())
             started("-c", "\n".join([first, *lines]), folder=folder, timeout=200)
+
+
+def write_program(page: str, block: str, file: Path) -> None:
+    """Write a block of a page that continues the first program of the page."""
+    file.with_name("program.py").write_text(blocks(page, "python")[0])
+    file.write_text(f"from program import *\n{block}")

@@ -88,7 +88,7 @@ def run(url: str, folder: Path) -> dict[str, Any]:
     whole.edits.delete(3)
     results["fork as_of"] = rows(whole.fork("fork as_of", as_of=2).key)
 
-    interchange.export(store, folder / "backup.jsonl", "jsonl", keys=["whole"])
+    interchange.export(store, folder / "backup.jsonl", "backup", keys=["whole"])
     interchange.import_path(target, folder / "backup.jsonl")
     results["import"] = rows("whole", target)
     target.delete("whole")

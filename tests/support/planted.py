@@ -8,8 +8,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import MessageRole, Store
-from lango_store._operations.binds import SESSION, SHARED_VALUE
-from lango_store._operations.session_tables import MESSAGES
+from lango_store._operations.binds import SESSION
+from lango_store._operations.session_tables import MESSAGES, SHARED
 from lango_store._rows.columns import JsonColumn, RoleColumn, TimeColumn
 from lango_store.tables import Base
 
@@ -46,12 +46,12 @@ def plant(store: Store, key: str, user_id: str | None, **fields: Any) -> None:
             connection.execute(table.insert(), row | {"text": None, "seq": 2, "id": None, "payloads": None})
 
 
-def plant_shared(store: Store, scope: str) -> None:
-    """Store a shared value that has the word in each column."""
+def plant_shared(store: Store, scope: str, holder: str) -> None:
+    """Store a row in each table of scopes that has the word in each column, apart from the session that holds it."""
     with store.engine.begin() as connection:
-        connection.execute(
-            SHARED_VALUE.insert(), {each.name: _value(each) for each in SHARED_VALUE.c} | {"scope": scope}
-        )
+        for table in SHARED:
+            row = {each.name: _value(each) for each in table.c} | {"scope": scope}
+            connection.execute(table.insert(), row | ({"holder": holder} if "holder" in table.c else {}))
 
 
 def files_with(word: str, paths: Iterable[Path]) -> list[str]:

@@ -1,6 +1,7 @@
 """The sizes of the core and of each room, and the mentions of rooms: `python -m support.rooms` prints them."""
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -42,6 +43,7 @@ def files(*parts: str) -> list[Path]:
     return [file for path in paths for file in ([path] if path.suffix else sorted(path.rglob("*.py")))]
 
 
+@functools.cache
 def code(file: Path) -> list[str]:
     """Return the lines of a file that have code, without comments and docstrings."""
     text = file.read_text()
@@ -71,25 +73,27 @@ def path_of(room: str) -> str:
     return f"_rooms/{room}" if (PACKAGE / "_rooms" / room).is_dir() else f"_rooms/{room}.py"
 
 
-def _defined(parts: list[Path]) -> set[str]:
-    """Return the public names that modules define: classes, constants, and tables."""
-    names: set[str] = set()
-    for file in parts:
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                names.add(node.name)
-            elif isinstance(node, ast.AnnAssign | ast.Assign):
-                targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-                named = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-                names |= {name for name in named if name.isupper()}
-        names |= {*re.findall(r'__tablename__ = "(\w+)"', file.read_text())}
+@functools.cache
+def _defined(file: Path) -> set[str]:
+    """Return the public names that a module defines: classes, constants, and tables."""
+    text = file.read_text()
+    names = {*re.findall(r'__tablename__ = "(\w+)"', text)}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            named = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            names |= {name for name in named if name.isupper()}
     return {name for name in names if not name.startswith("_")}
 
 
 def names_of(room: str) -> set[str]:
     """Return the names by which code can refer to a room: what only its modules define."""
-    others = [file for file in files(".") if file not in files(path_of(room))]
-    return (_defined(files(path_of(room))) - _defined(others)) | {f"_rooms.{room}", f"_rooms import {room}"}
+    own = files(path_of(room))
+    defined = {name for file in own for name in _defined(file)}
+    elsewhere = {name for file in files(".") if file not in own for name in _defined(file)}
+    return (defined - elsewhere) | {f"_rooms.{room}", f"_rooms import {room}"}
 
 
 def mentions(room: str, among: list[Path]) -> Iterator[tuple[str, str]]:

@@ -8,8 +8,8 @@ import factory
 import sqlalchemy as sa
 
 from lango_store import DamagedMessage, Store
-from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN
-from lango_store._operations.session_tables import TABLES
+from lango_store._operations.binds import MESSAGE, SESSION, TURN
+from lango_store._operations.session_tables import SHARED, TABLES
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
 from lango_store.rows import transfer
 from lango_store.rows.portable import Fields, decode_row
@@ -17,6 +17,7 @@ from lango_store.rows.transfer import Row
 from lango_store.tables import Base
 
 _PLACES = {
+    "amount": "budget",
     "seq": "message",
     "turn_no": "turn",
     "scope": "shared_value",
@@ -25,7 +26,7 @@ _PLACES = {
     "n": "inbox",
 }
 """By column: the table of a row that has the column, and none of the earlier ones."""
-_TIMES = ("created_at", "updated_at", "expires_at", "owed_at", "written_at", "due_at")
+_TIMES = ("created_at", "updated_at", "expires_at", "owed_at", "written_at", "due_at", "ends_at")
 
 TIME = "2026-11-21T12:00:00.123456+00:00"
 
@@ -94,6 +95,13 @@ ValueRowFactory = _row_factory(
 SharedValueRowFactory = _row_factory(
     (), scope="user:ann", name=factory.Sequence(lambda n: f"value {n}"), value="1", updated_at=TIME
 )
+BudgetRowFactory = _row_factory(
+    _columns("lango_budget"),
+    scope="user:ann",
+    name=factory.Sequence(lambda n: f"tokens_{n}"),
+    amount=0,
+    updated_at=TIME,
+)
 
 
 def put(store: Store, *rows: Row) -> None:
@@ -137,14 +145,15 @@ def all_fields(store: Store) -> dict[str, list[Fields]]:
 
 
 def shared_rows(store: Store) -> list[Row]:
-    """Read all shared values."""
+    """Read all shared values and budgets."""
     with store.engine.connect() as connection:
-        return [row for row in transfer.shared_values(connection) if not isinstance(row, DamagedMessage)]
+        rows = [row for table in SHARED for row in transfer.shared_rows(connection, table)]
+    return [row for row in rows if not isinstance(row, DamagedMessage)]
 
 
 def shared_fields(store: Store) -> list[Fields]:
-    """Read all shared values with their JSON decoded."""
-    return [decode_row(SHARED_VALUE, row) for row in shared_rows(store)]
+    """Read all shared values and budgets with their JSON decoded."""
+    return [decode_row(next(table for table in SHARED if table.c.keys() == [*row]), row) for row in shared_rows(store)]
 
 
 def fill(store: Store) -> None:
@@ -234,6 +243,8 @@ def fill(store: Store) -> None:
             SharedValueRowFactory(scope="shared" + texts, name=f"{place} {texts}", value=text)
             for place, text in enumerate(ODD_TEXTS)
         ),
+        BudgetRowFactory(scope=texts, name=f"1 {texts}", amount=2**61, cap=0, ends_at=TIME),
+        BudgetRowFactory(scope=texts, name=f"2 {texts}", holder=texts, token=2**62 - 1, after_turn=7),
         SessionRowFactory(key="empty"),
         SessionRowFactory(
             key="expired", expires_at="2020-01-01T00:00:00.000000+00:00", ttl_seconds=60.0, last_seq=3, message_count=1

@@ -10,7 +10,8 @@ from support.factories import seqs
 from support.prompt_rules import faults
 from support.session_model import ModelSession
 
-from lango_store import Conversation, Message, Store
+from lango_store import Conversation, Message, Store, create_engine
+from lango_store._dialect import detect_dialect, dialect_of
 from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, of_session
 from lango_store.window.repair import INSTRUCTIONS
 
@@ -119,12 +120,27 @@ def findings(store: Store) -> list[Any]:
     if find_spec("lango_store._rooms.examination") is None:
         return []
     checks = import_module("lango_store._rooms.examination.checks")
-    with store.engine.connect() as connection:
+    with sa.Connection(_engine_like(store.engine), store.engine.raw_connection()) as connection:
         return [
             finding
             for check in (*checks.CHECKS, *store.maintenance._checks)
             for finding in checks.find(connection, check)
         ]
+
+
+_engines: dict[tuple[Any, ...], sa.Engine] = {}
+
+
+def _engine_like(engine: sa.Engine) -> sa.Engine:
+    """Return the same engine for all stores on such a database, because an engine compiles 80 statements of checks."""
+    dialect = engine.dialect
+    variant = type(dialect), dialect.driver, dialect.paramstyle, dialect_of(engine)
+    if variant not in _engines:
+        _engines[variant] = create_engine(engine.url)
+        with _engines[variant].connect() as connection:
+            detect_dialect(connection)
+        _engines[variant].dispose()
+    return _engines[variant]
 
 
 def seen_before(window: list[Message], seq: int) -> list[int]:

@@ -24,7 +24,7 @@ Sent = tuple[str, Any]
 
 def fill(store: Store, cold: Path) -> None:
     """Delete all sessions, and create those that the calls need."""
-    for info in list(store.iter_sessions()):
+    for info in list(store.iter_sessions(expired=None)):
         store.delete(info.key)
     prepare(store, cold)
 

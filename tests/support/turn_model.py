@@ -67,9 +67,13 @@ class ModelSessionWithTurns(ModelSession):
         """True if another turn that is not saved has."""
         self.others_given_up = False
         """True if one of these was given up."""
+        self.is_refused = False
+        """True if messages that were for a later time wait since a worker has claimed and not begun a turn."""
         self.attempts = 0
         self.due_at: datetime | None = None
         """When a failed turn is due; None if it is due at once, or was given up."""
+        self.waits_for_budget = False
+        """True if `due_at` is the time at which the budget opens again."""
         self.given_up = False
 
     def is_held(self, now: datetime) -> bool:
@@ -159,13 +163,13 @@ class ModelSessionWithTurns(ModelSession):
         attempt.pending = []
 
     def take_inbox(self, now: datetime, attempt: ModelAttempt, ids: Sequence[str | None]) -> list[Message]:
-        due = self.due(now)
-        self.own(now, attempt, extends=bool(due))
+        taken, due = self.takable(now), self.due(now)
+        self.own(now, attempt, extends=bool(taken))
         new = [
             m.model_copy(update={"id": m.id or self.given(attempt, generated)})
-            for m, generated in zip(due, ids, strict=True)
+            for m, generated in zip(taken, ids, strict=True)
         ]
-        self.inbox = [m for m in self.inbox if m not in due]
+        self.inbox, self.is_refused = [m for m in self.inbox if m not in due], False
         stored = self.append(now, new)
         self.has_taken |= any(m.turn_no is None for m in stored)
         self.taken_by |= {m.seq: attempt.turn_id for m in stored if m.turn_no is None}
@@ -217,9 +221,10 @@ class ModelSessionWithTurns(ModelSession):
         if not has_begun and (new_turn is None or not self.is_owed(now)):
             return None
         attempt = ModelAttempt(self.open_turn or str(new_turn), "", timedelta(0))
+        new_ids = (id for id in ids if str(id).startswith("turn") and id not in self.turn_of_id)
         if not has_begun:
             self.begin(now, attempt)
-            self.take_inbox(now, attempt, [m.id or id for m, id in zip(self.inbox, ids, strict=False)])
+            self.take_inbox(now, attempt, [m.id or next(new_ids) for m in self.takable(now)])
         self.holder, self.failed_turn, self.due_at = attempt, None, None
         if self.stored_turn(attempt.turn_id) is None:
             attempt.messages = [m for m in self.log if self.is_of(attempt.turn_id, m) and m.turn_no is None]
@@ -262,20 +267,31 @@ class ModelSessionWithTurns(ModelSession):
         """Return the messages in the inbox without those for a later time."""
         return [m for m in self.inbox if m.due_at is None or m.due_at <= now]
 
+    def takable(self, now: datetime) -> list[Message]:
+        """Return the messages that a turn moves from the inbox to the log; it deletes the others that are due."""
+        return self.due(now)
+
     def is_owed(self, now: datetime, *, future: bool = False) -> bool:
         """Return whether the session is owed a turn that is not running."""
         interrupted = self.failed_turn is not None or self.holder is not None
         waiting = self.inbox if future else self.due(now)
-        return not self.is_held(now) and (interrupted or bool(waiting) or self.has_taken)
+        return not self.is_held(now) and (interrupted or bool(waiting) or self.has_taken or self.is_refused)
 
     def drop_answered(self, now: datetime) -> bool:
-        """Empty the inbox if saved turns have stored all its messages, and nothing else is owed."""
-        due = self.due(now)
-        stored = [self.with_id(m.id) for m in due if m.id is not None]
-        is_answered = bool(due) and all(m is not None and m.turn_no is not None for m in stored)
-        if self.open_turn is None and not self.has_taken and is_answered and len(stored) == len(due):
-            self.inbox, self.attempts = [m for m in self.inbox if m not in due], 0
-            self.failed_turn = self.first_taker(None) if self.others_taken else None
+        """Empty the inbox if saved turns have stored all its messages, and nothing else is owed.
+
+        A turn that has taken messages is owed nothing if all its messages were removed.
+        """
+        due, taken, turn = self.due(now), self.takable(now), self.open_turn
+        stored = [self.with_id(m.id) for m in taken if m.id is not None]
+        is_answered = all(m is not None and m.turn_no is not None for m in stored) and len(stored) == len(taken)
+        is_new = turn is None and not self.has_taken and (bool(due) or self.is_refused)
+        has_lost = turn is not None and self.has_taken
+        has_lost &= not any(self.is_of(str(turn), m) and m.turn_no is None for m in self.log)
+        if is_answered and (is_new or has_lost):
+            self.inbox, self.is_refused = [m for m in self.inbox if m not in due], False
+            self.release(saved=True)
+            self.due_at = None
             return True
         return False
 
@@ -284,7 +300,23 @@ class ModelSessionWithTurns(ModelSession):
         assert self.holder is not None
         self.failed_turn, self.holder = self.holder.turn_id, None
         self.given_up = self.attempts >= attempts
-        self.due_at = None if self.given_up else now + pause
+        self.due_at, self.waits_for_budget = None if self.given_up else now + pause, False
+
+    def wait(self, now: datetime, turn_id: str, pause: timedelta) -> None:
+        """Claim the owed turn, which does not begin, and is tried again when its budget opens."""
+        self.waits_for_budget = True
+        if self.open_turn is None:
+            self.is_refused |= all(m.due_at is not None for m in self.inbox)
+            self.due_at = now + pause
+            return
+        attempts = self.attempts
+        self.begin(now, ModelAttempt(turn_id, "", pause))
+        self.lose_lease()
+        self.attempts, self.due_at = attempts, now + pause
+
+    def reset_budget(self, now: datetime) -> None:
+        if self.due_at is not None and self.waits_for_budget:
+            self.due_at = min(self.due_at, now)
 
     def check_ended(self, now: datetime, draft_id: str) -> None:
         if self.holder is not None and self.holder.draft_id == draft_id and self.is_held(now):
@@ -313,6 +345,7 @@ class ModelSessionWithTurns(ModelSession):
         before = len(self.inbox)
         self.inbox = [m for m in self.inbox if m.id != id]
         is_found, is_untimed = len(self.inbox) < before, any(m.due_at is None for m in self.inbox)
+        self.is_refused &= not is_found or is_untimed
         if is_found and not is_untimed and self.open_turn is None and not self.has_taken:
-            self.attempts = 0
+            self.attempts, self.due_at = 0, None
         return is_found
