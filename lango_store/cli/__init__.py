@@ -1,5 +1,6 @@
 """The command line: it parses options, calls functions of the package and prints their results."""
 
+import gc
 import re
 import sys
 from importlib import import_module
@@ -63,6 +64,7 @@ def _options(
 
 def main() -> None:
     """Run the command line. An error is printed as one line on standard error and sets the exit code."""
+    gc.freeze()  # so that the garbage collector visits the imported modules neither again and again nor at the end
     streams.prepare()
     try:
         _reject_argument_with_password(sys.argv)

@@ -1,6 +1,5 @@
 """`lango-store adopt`: move in from the database of an agent framework."""
 
-import gc
 from typing import Annotated
 
 import sqlalchemy as sa
@@ -54,7 +53,6 @@ def adopt(
         _create(database(target_url, new=True, option="--to"), source_url, source)
     with open_store(target_url, "comparing with" if dry_run else "adopting into", option="--to") as store:
         store.ping()
-        gc.freeze()  # so that the garbage collector does not visit the imported modules again and again
         with progress("adopting rows", quiet=json_) as update:
 
             def on_session(report: Adopted) -> None:
