@@ -5,11 +5,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.chromium import OPTIONS, program
+from support.chromium import OPTIONS, Browser, open_browser, program
 from support.paths import ROOT
 
 RunScript = Callable[..., str]
@@ -62,3 +62,17 @@ def front_end(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (folder / "node_modules/assistant-stream").exists():
         subprocess.run(["npm", "install", "--no-audit", "--no-fund"], cwd=folder, check=True, capture_output=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Return the browser of all tests, because it takes half a second to start."""
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """Return a browser without tabs and data."""
+    with chromium.new_context():
+        yield chromium

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 from support.chat_service import Service, chat_service
-from support.chromium import Browser, Tab, open_browser
+from support.chromium import Browser, Tab
 from support.counting_tool import CountingTool, counting_tool
 from support.polling import until
 from support.streaming_model import PIECES, StreamingModel, streaming_model
@@ -60,12 +60,6 @@ def service(url: str, model: StreamingModel, tool: CountingTool) -> Iterator[Ser
 @pytest.fixture
 def worker(service: Service) -> None:
     service.start_worker()
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with open_browser(tmp_path / "profile") as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from support.chromium import open_browser
+from support.chromium import Browser
 from support.factories import message
 from support.polling import until
 
@@ -124,14 +124,13 @@ def test_document_shows_5000_messages(store: Store, run_script: RunScript) -> No
     assert run_script(html, "return document.querySelectorAll('article').length") == "5000"
 
 
-def test_policy_lets_stored_images_be_shown(store: Store, tmp_path: Path) -> None:
+def test_policy_lets_stored_images_be_shown(store: Store, browser: Browser, tmp_path: Path) -> None:
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
     page = tmp_path / "page.html"
     page.write_text(store.open("k", messages=[Message.user([image])]).get().to_html(), encoding="utf-8")
-    with open_browser(tmp_path / "profile") as browser:
-        tab = browser.open_tab(page.as_uri())
-        until(lambda: tab.run("document.images[0]?.naturalWidth") == 1)
-        blocked = "new Promise(done => { const image = new Image(); image.onload = () => done(false); "
-        blocked += f"image.onerror = () => done(true); image.src = '{page.as_uri()}.png' }})"
-        page.with_name("page.html.png").write_bytes(b64decode(PIXEL))
-        assert tab.run(blocked) is True
+    tab = browser.open_tab(page.as_uri())
+    until(lambda: tab.run("document.images[0]?.naturalWidth") == 1)
+    blocked = "new Promise(done => { const image = new Image(); image.onload = () => done(false); "
+    blocked += f"image.onerror = () => done(true); image.src = '{page.as_uri()}.png' }})"
+    page.with_name("page.html.png").write_bytes(b64decode(PIXEL))
+    assert tab.run(blocked) is True

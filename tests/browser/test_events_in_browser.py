@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Mount, Route
-from support.chromium import open_browser
+from support.chromium import Browser
 from support.factories import message
 from support.http_server import serving
 from support.polling import until
@@ -70,7 +70,7 @@ def proxied(port: int, seconds: float) -> Iterator[int]:
         relay.close()
 
 
-def test_event_source_gets_each_event_once_despite_cut_connections(url: str, tmp_path: Path) -> None:
+def test_event_source_gets_each_event_once_despite_cut_connections(url: str, browser: Browser) -> None:
     async def page(request: Request) -> HTMLResponse:
         return HTMLResponse(PAGE)
 
@@ -86,7 +86,6 @@ def test_event_source_gets_each_event_once_despite_cut_connections(url: str, tmp
     with (
         serving(app) as port,
         Store(url) as writer,
-        open_browser(tmp_path / "profile") as browser,
         proxied(port, 0.3) as proxy,
     ):
         conversation = writer.conversation("k")

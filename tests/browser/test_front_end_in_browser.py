@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 from support.chat_page_programs import PAGE, TOKEN, chat_service
-from support.chromium import Browser, Tab, open_browser
+from support.chromium import Browser, Tab
 from support.pages import blocks
 from support.polling import until
 from support.streaming_model import PIECES, StreamingModel, streaming_model
@@ -34,12 +34,6 @@ def address(model: StreamingModel, front_end: Path, tmp_path: Path) -> Iterator[
     (tmp_path / "static/chat.html").write_text(page)
     with chat_service(f"sqlite:///{tmp_path}/agent.db", model, tmp_path) as address:
         yield f"{address}/static/chat.html?chat-1#{TOKEN}"
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with open_browser(tmp_path / "profile") as browser:
-        yield browser
 
 
 def opened(browser: Browser, address: str) -> Tab:

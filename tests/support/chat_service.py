@@ -5,9 +5,7 @@ The model and the tool `pay` are servers of the test, so that they can be held a
 
 import asyncio
 import json
-import os
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -20,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Mount, Route
-from support.paths import ROOT
+from support.processes import Program
 
 from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, Message, ToolCall, ui
 from lango_store.web import chat, chat_page
@@ -84,7 +82,7 @@ class Service:
     def __init__(self, url: str, model: int, tool: str) -> None:
         self._arguments = [url, str(model), tool]
         self._port = 0
-        self._workers: list[subprocess.Popen[str]] = []
+        self._workers: list[Program] = []
         self.start()
 
     @property
@@ -94,28 +92,27 @@ class Service:
     def start(self) -> None:
         """Start the web server, on the port that it had."""
         self._server = self._begin("serve", str(self._port))
-        assert self._server.stdout is not None
-        with self._server.stdout as printed:
-            self._port = int(printed.readline())
+        self._port = int(self._server.stdout.readline())
 
     def start_worker(self) -> None:
         self._workers.append(self._begin("work", ""))
 
     def kill_server(self) -> None:
-        self._server.kill()
-        self._server.wait()
+        _end(self._server)
 
     def kill_workers(self) -> None:
         while self._workers:
-            worker = self._workers.pop()
-            worker.kill()
-            worker.wait()
+            _end(self._workers.pop())
 
-    def _begin(self, what: str, port: str) -> subprocess.Popen[str]:
-        environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
-        command = [sys.executable, "-m", "support.chat_service", what, port, *self._arguments]
-        printed = subprocess.PIPE if what == "serve" else None
-        return subprocess.Popen(command, env=environment, stdout=printed, text=True)
+    def _begin(self, what: str, port: str) -> Program:
+        source = "from support.chat_service import main; main()"
+        return Program(source, what, port, *self._arguments, keep_stderr=False)
+
+
+def _end(process: Program) -> None:
+    process.kill()
+    process.wait()
+    process.close()
 
 
 @contextmanager
@@ -153,7 +150,7 @@ async def _work(url: str, answer: Answering) -> None:
         await store.work(answer, lease=LEASE, poll=timedelta(seconds=0.1), backoff=timedelta(seconds=0.2))
 
 
-if __name__ == "__main__":
+def main() -> None:
     what, port, url, model, tool = sys.argv[1:]
     answer = Answering(int(model), tool)
     if what == "serve":

@@ -42,6 +42,17 @@ class Browser:
         self._reading, self._writing = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
         self._ids = count(1)
         self._buffer = b""
+        self._context: dict[str, str] = {}
+
+    @contextmanager
+    def new_context(self) -> Iterator[None]:
+        """Open tabs without the data and the other tabs of earlier tests, and close them at the end of the block."""
+        self._context = {"browserContextId": self.call("Target.createBrowserContext")["browserContextId"]}
+        try:
+            yield
+        finally:
+            self.call("Target.disposeBrowserContext", **self._context)
+            self._context = {}
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol, and return its result."""
@@ -66,7 +77,7 @@ class Browser:
 
     def open_tab(self, url: str) -> "Tab":
         """Open a page in a new tab."""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        target = self.call("Target.createTarget", url="about:blank", **self._context)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.call("Page.navigate", session, url=url)  # returns when the page has replaced the empty one
         return Tab(self, session)

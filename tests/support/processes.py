@@ -29,10 +29,12 @@ _CONTEXT.set_forkserver_preload(
         "psycopg",
         "sqlalchemy.dialects.postgresql.psycopg",
         "sqlalchemy.dialects.sqlite",
+        "lango_store.web",
         "rich.progress",
         "rich.table",
         "typer",
         "urllib.request",
+        "uvicorn.protocols.http.h11_impl",
     ]
 )
 
@@ -63,13 +65,16 @@ def start(
 class Program:
     """A running program with the interface of `subprocess.Popen`."""
 
-    def __init__(self, source: str, *words: object, **options: Any) -> None:
-        """Start it, with the options of `start`."""
+    def __init__(self, source: str, *words: object, keep_stderr: bool = True, **options: Any) -> None:
+        """Start it, with the options of `start`; with `keep_stderr=False`, its errors are those of the tests."""
         theirs_in, ours_in = _CONTEXT.Pipe(duplex=False)
         ours_out, theirs_out = _CONTEXT.Pipe(duplex=False)
         ours_error, theirs_error = _CONTEXT.Pipe(duplex=False)
-        self._process = start(source, *words, ends=(theirs_in, theirs_out, theirs_error), **options)
+        ends = (theirs_in, theirs_out, *([theirs_error] if keep_stderr else []))
+        self._process = start(source, *words, ends=ends, **options)
         self.stdin, self.stdout, self.stderr = _file(ours_in, "w"), _file(ours_out, "r"), _file(ours_error, "r")
+        if not keep_stderr:
+            theirs_error.close()
 
     @property
     def returncode(self) -> int | None:
@@ -78,6 +83,9 @@ class Program:
     def send_signal(self, number: int) -> None:
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
 
     def wait(self, timeout: float = 60) -> int:
         """Wait for the end, and return the exit code, or -n for signal n."""
