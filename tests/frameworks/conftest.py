@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import pytest
+from support import processes
 from support.claude_model import model
 
 from lango_store import Store
@@ -13,8 +14,22 @@ from lango_store import Store
 _UNCLOSED: Final = "Exception ignored while finalizing database connection"
 
 
+LOADED: Final = (
+    "agents",
+    "claude_agent_sdk",
+    "google.adk.models",
+    "google.adk.runners",
+    "langgraph.graph",
+    "pydantic_ai.models.function",
+)
+"""The modules that programs of the tests load, which takes one or two seconds."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", f"ignore:{_UNCLOSED}:pytest.PytestUnraisableExceptionWarning")
+    processes.load(
+        "agents", "claude_agent_sdk", "google.adk.models", "google.adk.runners", "pydantic_ai.models.function"
+    )
 
 
 FRAMEWORKS: Final = (

@@ -1,9 +1,6 @@
 """The programs that wait for an approval ask in one process, and continue in others, some of which are killed."""
 
-import os
 import signal
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,7 +8,7 @@ from typing import Final, NamedTuple
 import pytest
 from support.framework_pages import started, write_program
 from support.pages import blocks
-from support.paths import ROOT
+from support.processes import run_program
 
 from lango_store import Store
 
@@ -101,11 +98,7 @@ def test_refused_tool_does_not_run(page: Page, tmp_path: Path) -> None:
 def kill(page: Page, token: str, killing: str, folder: Path) -> None:
     """Approve in a process that is killed together with the SDK's command line; end its turn."""
     source = START + killing + ANSWER.format(token=token, approved=True)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", source]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, timeout=100, start_new_session=True
-    )
+    done = run_program(source, folder=folder, timeout=100)
     assert done.returncode == -signal.SIGKILL, done.stderr
     with Store(f"sqlite:///{folder}/{page.file}") as store:
         assert store.conversation(key(page, store)).turns.release() is not None

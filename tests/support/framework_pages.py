@@ -7,13 +7,17 @@ from pathlib import Path
 
 from support.pages import blocks
 from support.paths import ROOT
+from support.processes import run_program
 
 
 def started(*words: str, folder: Path, timeout: float = 100) -> str:
-    """Run Python with these arguments, and return what it prints."""
+    """Run Python with these arguments, and return what it prints. Programs of `-c` alone start with packages loaded."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "80"}
-    command = [sys.executable, *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+    if words[0] == "-c":
+        done = run_program(*words[1:], folder=folder, environment=environment, timeout=timeout)
+    else:
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

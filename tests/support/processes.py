@@ -20,23 +20,28 @@ from types import TracebackType
 from typing import Any, Final, TextIO
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "lango_store.interchange.copying",
-        "lango_store.cli",
-        "lango_store.interchange",
-        "lango_store.schema",
-        "psycopg",
-        "sqlalchemy.dialects.postgresql.psycopg",
-        "sqlalchemy.dialects.sqlite",
-        "lango_store.web",
-        "rich.progress",
-        "rich.table",
-        "typer",
-        "urllib.request",
-        "uvicorn.protocols.http.h11_impl",
-    ]
-)
+_LOADED: Final = [
+    "lango_store.interchange.copying",
+    "lango_store.cli",
+    "lango_store.interchange",
+    "lango_store.schema",
+    "psycopg",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite",
+    "lango_store.web",
+    "rich.progress",
+    "rich.table",
+    "typer",
+    "urllib.request",
+    "uvicorn.protocols.http.h11_impl",
+]
+_CONTEXT.set_forkserver_preload(_LOADED)
+
+
+def load(*modules: str) -> None:
+    """Let programs begin with these modules loaded, too. Call this before the first program starts."""
+    _CONTEXT.set_forkserver_preload([*_LOADED, *modules])
+
 
 PYTEST: Final = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 """The source of a program that runs pytest."""
@@ -155,6 +160,7 @@ def _run(
         end.close()
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
     sys.argv = ["-c", *words]
+    sys.path.insert(0, "")
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

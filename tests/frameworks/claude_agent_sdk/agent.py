@@ -1,4 +1,4 @@
-"""An agent as a separate process: `agent.py URL API FOLDER PROMPT [SESSION] [--die]`.
+"""An agent for a separate process: `main` with the words URL API FOLDER PROMPT [SESSION] [--die].
 
 It prints the id of its session with the answer, and its usage as JSON. With `--die` it is killed, together with its
 CLI, as soon as the tool's result is stored.
@@ -7,11 +7,9 @@ CLI, as soon as the tool's result is stored.
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
 
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
@@ -64,7 +62,3 @@ async def main(*words: str) -> None:
             if isinstance(message, ResultMessage):
                 print(message.session_id, message.result)
                 print(json.dumps(message.usage))
-
-
-if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:], backend=os.environ.get("EVENT_LOOP", "asyncio"))

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from claude_agent_sdk import (
     project_key_for_directory,
 )
 from frameworks.claude_agent_sdk.messages_api import TOOL, MessagesApi, blocks, texts
+from support.processes import run_program
 from support.strict_rules import Request, strict_faults
 
 from lango_store import Message, MessageRole, Store, ToolCall
@@ -26,6 +26,9 @@ from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 pytestmark = pytest.mark.anyio
 
 CALL = {"id": "toolu_1", "type": "function", "function": {"name": TOOL, "arguments": '{"city": "Oslo"}'}}
+
+AGENT = "import anyio, os, sys; from frameworks.claude_agent_sdk.agent import main; "
+AGENT += "anyio.run(main, *sys.argv[1:], backend=os.environ['EVENT_LOOP'])"
 
 OF_THE_CLI = ("Continue from where you left off.", "No response requested.")
 """Texts that the CLI adds after an interrupted turn."""
@@ -40,14 +43,8 @@ def api() -> Iterator[MessagesApi]:
 def agent(
     url: str, api: MessagesApi, folder: Path, *words: str, loop: str = "asyncio"
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "agent.py"), url, api.url, str(folder), *words],
-        env=os.environ | {"EVENT_LOOP": loop},
-        start_new_session=True,  # a group of processes, which is killed as one
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    environment = os.environ | {"EVENT_LOOP": loop}
+    done = run_program(AGENT, url, api.url, folder, *words, environment=environment, timeout=100)
     assert "flush failed" not in done.stderr  # the SDK logs this error and continues
     return done
 

@@ -6,7 +6,6 @@ line of its output is the input of a model call, as JSON.
 
 import asyncio
 import json
-import sys
 import warnings
 from collections.abc import AsyncGenerator
 
@@ -93,7 +92,3 @@ async def main(url: str, what: str) -> None:
         else:
             await go_on(running)
             await ask(running, "And now?")
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

@@ -2,24 +2,16 @@
 
 import json
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import Program, run_program
 
 from lango_store import Store
 
 pytestmark = pytest.mark.one_database
 
-AGENT = Path(__file__).with_name("adk_agent.py")
-
-
-def start(url: str, what: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(AGENT), url, what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+AGENT = "import asyncio, sys; from frameworks.google_adk.adk_agent import main; asyncio.run(main(*sys.argv[1:]))"
 
 
 def parts(seen: list[dict[str, Any]]) -> list[str]:
@@ -33,18 +25,16 @@ def _name(part: dict[str, Any]) -> str:
 
 @pytest.mark.timeout(400)  # ADK takes seconds to load
 def test_new_process_continues_a_killed_run_and_model_sees_each_message_once(url: str) -> None:
-    with start(url, "stop") as killed:
-        assert killed.stdout is not None
+    with Program(AGENT, url, "stop") as killed:
         first = json.loads(killed.stdout.readline())
         assert killed.stdout.readline() == "stopped\n"
         killed.send_signal(signal.SIGKILL)
         assert killed.wait(60) == -signal.SIGKILL
     assert parts(first) == ["How warm is it?"]
 
-    with start(url, "go on") as other:
-        output, errors = other.communicate(timeout=100)
-        assert other.returncode == 0, errors
-    resumed, question, answer = map(json.loads, output.splitlines())
+    other = run_program(AGENT, url, "go on", timeout=100)
+    assert other.returncode == 0, other.stderr
+    resumed, question, answer = map(json.loads, other.stdout.splitlines())
     told = "It has -3 degrees."
     assert parts(resumed) == ["How warm is it?", "call", "answer"]
     assert parts(question) == ["How warm is it?", "call", "answer", told, "And now?"]

@@ -1,6 +1,6 @@
 """An agent that saves its conversation before each model call; as a program, it waits there to be killed.
 
-`python stepwise_agent.py URL ID [PROMPT]` prints the input of each model call as JSON.
+`main`, with the words URL ID [PROMPT], prints the input of each model call as JSON.
 """
 
 import asyncio
@@ -78,6 +78,6 @@ async def talk(url: str, id: str, prompt: str | None, *, waits: bool) -> dict[st
         return {"seen": seen, "answers": saved.answers}
 
 
-if __name__ == "__main__":
+def main() -> None:
     url, id, *rest = sys.argv[1:]
     print(json.dumps(asyncio.run(talk(url, id, rest[0] if rest else None, waits=bool(rest)))))

@@ -3,35 +3,33 @@
 import asyncio
 import json
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from frameworks.pydantic_ai import stepwise_agent
 from frameworks.pydantic_ai.stepwise_agent import talk, words
 from pydantic_ai.usage import RunUsage
+from support.processes import Program, run_program
 
 from lango_store import Store
 from lango_store.integrations.pydantic_ai import LangoConversationStore
 
 pytestmark = pytest.mark.one_database
 
+AGENT = "from frameworks.pydantic_ai.stepwise_agent import main; main()"
+
 QUESTION = [["system-prompt", "Be brief."], ["user-prompt", "Weather?"]]
 ANSWERED = [*QUESTION, ["tool-call", {"city": "Oslo"}], ["tool-return", "-3 in Oslo"]]
 
 
 def test_another_process_continues_a_run_killed_after_the_tool_result(store: Store, url: str) -> None:
-    program = [sys.executable, str(Path(stepwise_agent.__file__)), url, "c"]
-    with subprocess.Popen([*program, "Weather?"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
+    with Program(AGENT, url, "c", "Weather?") as running:
         assert running.stdout.readline() == "the tool has answered\n"
         running.send_signal(signal.SIGKILL)
         assert running.wait(60) == -signal.SIGKILL
     assert [message.role for message in store.conversation("c").messages()] == ["user", "assistant", "tool"]
 
-    found = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, timeout=60).stdout)
-    assert found == {"seen": [ANSWERED], "answers": 0}
+    done = run_program(AGENT, url, "c")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"seen": [ANSWERED], "answers": 0}
 
     conversations = LangoConversationStore(store)
     loaded = asyncio.run(conversations.load("c"))
