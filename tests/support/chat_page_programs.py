@@ -3,15 +3,15 @@
 import json
 import os
 import re
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from support.pages import blocks
 from support.paths import ROOT
+from support.processes import Program
 from support.streaming_model import StreamingModel
 
 from lango_store import schema
@@ -51,15 +51,16 @@ def chat_service(url: str, model: StreamingModel, folder: Path, app: str = "serv
         change(folder / name, "from chat import answer, store", "from chat import store\nfrom tools import answer")
     change(folder / "service.py", "user=user,", "user=user, background=True,")
     schema.upgrade(url)
-    serve = [sys.executable, "-m", "uvicorn", app, "--port", "0", "--timeout-graceful-shutdown", "1"]
-    options = {"cwd": folder, "env": environment(url), "text": True, "stdout": subprocess.DEVNULL}
+    options: dict[str, Any] = {"folder": folder, "environment": environment(url)}
+    serve = "import runpy; runpy.run_module('uvicorn', run_name='__main__', alter_sys=True)"
+    work = "import runpy; runpy.run_path('worker.py', run_name='__main__')"
     with (
-        subprocess.Popen([sys.executable, "worker.py"], **options) as worker,  # type: ignore[call-overload]
-        subprocess.Popen(serve, stderr=subprocess.PIPE, **options) as process,  # type: ignore[call-overload]
+        Program(work, keep_stderr=False, **options) as worker,
+        Program(serve, app, "--port", 0, "--timeout-graceful-shutdown", 1, **options) as process,
     ):
         try:
             lines = iter(process.stderr.readline, "")
             yield next(found[1] for line in lines if (found := re.search(r"running on (http://\S+)", line)))
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGTERM)
             worker.kill()

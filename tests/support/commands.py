@@ -1,6 +1,7 @@
 """Running the command line in this process, in a separate process, and on a terminal."""
 
 import fcntl
+import gc
 import io
 import os
 import pty
@@ -43,6 +44,7 @@ def run(
     with (
         chdir(folder or Path.cwd()),
         mock.patch.dict(os.environ, {"COLUMNS": "200"} | _environment(environment), clear=True),
+        mock.patch.object(gc, "freeze"),  # it would keep what other tests leave to the garbage collector
         mock.patch.object(sys, "argv", ["lango-store", *words]),
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO((answer or "").encode()), "utf-8")),
         redirect_stdout(out),
