@@ -121,11 +121,9 @@ async def submit(
         InvalidMessage: The message cannot be stored losslessly; nothing was written.
         ValueError: The id is that of a message that is not the user's; nothing was written.
     """
-    results, answered = await _results(conversation, asked, client_tools) if asked.results else ([], None)
     if asked.message is not None and asked.kind in ("message", "regenerate"):
-        return await _ask(conversation, asked, asked.message, results, by, busy)
-    if results:
-        await conversation.inbox.put_messages(results)
+        return await _ask(conversation, asked, asked.message, client_tools, by, busy)
+    answered = await _put_results(conversation, asked, client_tools) if asked.results else None
     for id, given in asked.approvals:
         reason = given.get("reason") if isinstance(given, dict) else None
         with suppress(AlreadyAnswered):
@@ -140,7 +138,7 @@ async def _ask(
     conversation: AsyncConversation,
     asked: ChatRequest,
     message: Message,
-    results: list[Message],
+    client_tools: Collection[str],
     by: str | None,
     busy: Literal["wait", "refuse"],
 ) -> Awaited:
@@ -201,7 +199,11 @@ async def _ask(
             )
         if current.id is not None and not current.is_owed:
             await conversation.turns.stop(by=by, reason="given up")
-        new = await inbox.put_messages([*results, message])
+        results, _ = await _results(conversation, asked, client_tools) if asked.results else ([], None)
+        try:
+            new = await inbox.put_messages([*results, message], expect=revision if results else None)
+        except Conflict:  # a call may be replaced
+            continue
         if not new[-1].replayed or new[-1].content == message.content:
             return awaited
     raise InvalidState(f"message {quoted(id)} is changed by other requests: send it again")
@@ -335,6 +337,22 @@ async def open_calls(conversation: AsyncConversation) -> list[OpenCall]:
         )
         for seq, _, call, _ in found
     ]
+
+
+async def _put_results(
+    conversation: AsyncConversation, asked: ChatRequest, client_tools: Collection[str]
+) -> str | None:
+    """Put the results of a request into the inbox if their calls are still there; return the id of the last one."""
+    for _ in range(_TRIES):
+        revision = (await conversation.info()).revision
+        results, last = await _results(conversation, asked, client_tools)
+        try:
+            if results:
+                await conversation.inbox.put_messages(results, expect=revision)
+        except Conflict:  # an edit may have replaced the calls
+            continue
+        return last
+    raise InvalidState("the conversation is changed by other requests: send the results again")
 
 
 async def _results(

@@ -26,6 +26,7 @@ from lango_store.ui import (
     from_agui,
     from_aisdk,
     open_calls,
+    requests,
     submit,
 )
 
@@ -472,6 +473,47 @@ def test_results_of_the_page_are_stored_once_and_continue_the_answer(
         shown = aisdk_messages(await conversation.get())
         assert [each["role"] for each in shown] == ["user", "assistant"]
         assert len(agui_messages(await conversation.get())) == 5
+
+    run(work)
+
+
+@pytest.mark.parametrize("with_question", [False, True])
+def test_result_is_not_stored_if_its_call_is_replaced_meanwhile(
+    run: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch, with_question: bool
+) -> None:
+    find, edits = requests._results, [sent("Hello")]
+
+    async def edited_meanwhile(conversation: AsyncConversation, *words: Any) -> Any:
+        found = await find(conversation, *words)
+        if edits:
+            await submit(conversation, edits.pop())
+        return found
+
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("call where"))
+        monkeypatch.setattr(requests, "_results", edited_meanwhile)
+        tool = {"id": "t1", "role": "tool", "toolCallId": "call-where", "content": "Oslo"}
+        asking = {"id": "a1", "role": "assistant"}
+        later = [question("And when?", "q2")] if with_question else []
+        await answered(store, conversation, ran("r2", question("call where"), asking, tool, *later))
+        assert await texts(conversation) == ["Hello", *["And when?"] * with_question, f"answer {4 + with_question}"]
+
+    run(work)
+
+
+def test_result_of_the_page_that_waits_is_set_aside_with_its_call(run: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, conversation: AsyncConversation) -> None:
+        await answered(store, conversation, sent("call where"))
+        await answered(store, conversation, sent("Hello"))
+        first, second = [each.id for each in await conversation.alternatives()]
+        await conversation.switch(first)
+        await submit(conversation, page_results("aisdk", "r2", where=("call-where", "Oslo")), client_tools={"where"})
+        await conversation.switch(second)
+        assert await conversation.inbox.list() == []
+        assert await store.work(answer, once=True) == 0
+        assert await texts(conversation) == ["Hello", "answer 4"]
+        await conversation.switch(first)
+        assert await texts(conversation) == ["call where", "where", "Oslo"]
 
     run(work)
 

@@ -40,8 +40,9 @@ from lango_store._operations.session.sessions import Expected
 from lango_store._operations.session_tables import ASIDE
 from lango_store._rooms.alternatives.tables import ALTERNATIVE, ALTERNATIVE_MESSAGE, ALTERNATIVE_TURN
 from lango_store._rooms.tool_calls import calls, suspensions
-from lango_store._rooms.turns_in_progress import leases
+from lango_store._rooms.turns_in_progress import inbox, leases
 from lango_store._rooms.versions.kept_copies import COPY_OF, NUMBER, copying
+from lango_store._values.model import MessageRole
 from lango_store.errors import MessageNotFound
 
 _ZERO: Final = sa.literal_column("0", sa.BigInteger())
@@ -199,6 +200,8 @@ def switch(connection: sa.Connection, now: datetime, key: str, alternative: int,
     expected.check(key, session)
     leases.check_free(connection, now, key, "")
     suspensions.append_results(connection, now, key, path[0][1])
+    # The other results that wait are set aside with their calls, too: those of the tools of a page.
+    inbox.append(connection, now, key, None, lambda each: each.role is MessageRole.TOOL and inbox.is_own(each.id))
     for each, after in path:
         _switch(connection, now, key, each, after)
     leases.end_request(connection, key)

@@ -276,7 +276,7 @@ def append_results(connection: sa.Connection, now: datetime, key: str, after: in
     Return False if no such result waits in the inbox.
     """
     ids = {f"{inbox.RESULT}{digest}" for (digest,) in _waits_after.run(connection, {"key": key, "after": after})}
-    results = inbox.append(connection, now, key, None, ids.__contains__) if ids else []
+    results = inbox.append(connection, now, key, None, lambda each: each.id in ids) if ids else []
     for result in results:
         if end := _end_of(connection, key, str(result.id)):
             end(result.seq)

@@ -211,16 +211,17 @@ def append(
     now: datetime,
     key: str,
     threshold: Threshold | None,
-    is_chosen: Callable[[str | None], bool],
+    is_chosen: Callable[[Message], bool],
 ) -> list[Message]:
-    """Move the messages that are due and whose id is chosen to the log of a locked session, and return them."""
+    """Move the messages that are due and chosen to the log of a locked session, and return them."""
     bound = {"key": key, "now": dialect_of(connection).time(now)}
-    chosen = [row for row in _select_due.run(connection, bound) if is_chosen(row[1])]
+    due = [(row[0], decode_waiting(key, *row[:-1])) for row in _select_due.run(connection, bound)]
+    chosen = {n: message for n, message in due if is_chosen(message)}
     if not chosen:
         return []
-    _delete_row.run_many(connection, [{"key": key, "n": row[0]} for row in chosen])
+    _delete_row.run_many(connection, [{"key": key, "n": n} for n in chosen])
     _note_empty.run_many(connection, [{"key": key}])
-    new = [decode_waiting(key, *row[:-1]) for row in chosen]
+    new = [*chosen.values()]
     return appends.append_new_ids(connection, now, key, Batch(new, threshold))
 
 

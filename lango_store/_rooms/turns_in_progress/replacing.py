@@ -67,7 +67,7 @@ def replace(
             break
     if set_aside:  # waiting messages belong to the answers that they follow
         after = min(after, sessions.lock(connection, now, key).last_seq)
-        inbox.append(connection, now, key, threshold, lambda id: inbox.is_own(id) and id not in new.ids)
+        inbox.append(connection, now, key, threshold, lambda each: inbox.is_own(each.id) and each.id not in new.ids)
     inbox.empty(connection, now, key)
     (set_aside or removals.cut)(connection, now, key, after, sessions.lock(connection, now, key).last_seq)
     if not new.rows:
