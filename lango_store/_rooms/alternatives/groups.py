@@ -27,8 +27,8 @@ class InConversation(SessionPart):
 
         The messages keep their `seq`, ids and turns. The switch is a change of the log, which `versions.undo` does not
         take back: switch again instead. Begun calls of messages that are set aside stay begun; those that wait
-        outside are then unknown, and results of theirs that wait in the inbox are set aside with them. Suspensions of
-        these messages are deleted. An answer that was asked for without a message is not owed any more.
+        outside are then unknown. Results that wait in the inbox are set aside with their calls; questions there stay.
+        Suspensions of these messages are deleted. An answer that was asked for without a message is not owed any more.
 
         Args:
             id: The `id` of an alternative. If it branches off from another one, the log switches to that one first.
