@@ -421,7 +421,7 @@ def aisdk_messages(
         elif shown:
             turn = streams.turn_of(message) or ""
             before = answers.get(turn)
-            is_own = message.id is None or message.id.startswith(turn)  # an adapter writes questions of its own
+            is_own = message.id is None or message.id.startswith(turn)  # written by an adapter, not from the inbox
             if before is not None and (not is_own or before["id"] != turn):
                 del answers[turn]  # the answer to this question follows it
                 if before["id"] == turn:
