@@ -98,7 +98,8 @@ def test_jobs_are_started_once_and_each_call_gets_one_result(url: str, store: St
         def is_idle() -> bool:
             for each in store.owed(limit=1_000).items:
                 store.conversation(each.key).turns.retry()  # it may wait for its next attempt
-            return not (store.owed(future=True, limit=1).items or store.turns.list_in_progress(limit=1).items)
+            with store.snapshot() as view:  # a turn can end, and its calls can wait, between two reads
+                return not (view.owed(future=True, limit=1).items or view.turns.list_in_progress(limit=1).items)
 
         until(is_idle, 120)
         jobs.end()

@@ -107,8 +107,8 @@ class CappedSoak(Soak):
 
     def is_owed(self) -> bool:
         """Return True if a turn is in progress, or owed now or later."""
-        owed = self.store.owed(limit=1).items or self.store.owed(future=True, limit=1).items
-        return bool(owed or self.store.turns.list_in_progress(limit=1).items)
+        with self.store.snapshot() as view:  # a turn can end, and its calls can wait, between two reads
+            return bool(view.owed(future=True, limit=1).items or view.turns.list_in_progress(limit=1).items)
 
 
 @pytest.fixture

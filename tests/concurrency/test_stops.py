@@ -102,7 +102,12 @@ def test_no_stop_is_lost_while_workers_claim_stream_save_and_are_killed(url: str
             workers[number].send_signal(signal.SIGKILL)
             workers[number].communicate()
             workers[number] = worker(url, number)
-    until(lambda: not (store.owed().items or store.turns.list_in_progress().items), 120)
+
+    def is_idle() -> bool:
+        with store.snapshot() as view:  # a turn can end between two reads
+            return not (view.owed().items or view.turns.list_in_progress().items)
+
+    until(is_idle, 120)
     for program in workers:
         program.send_signal(signal.SIGTERM)
         assert program.communicate()[1] == ""

@@ -83,7 +83,10 @@ class Soak:
             assert each.given_up == (each.due_at is None)
             if each.given_up:
                 self.store.conversation(each.key).turns.retry()
-        return not (owed or self.store.turns.list_in_progress().items or self.store.suspensions.list().items)
+        with self.store.snapshot() as view:  # a turn can end between two reads
+            return not (
+                view.owed(limit=1).items or view.turns.list_in_progress().items or view.suspensions.list().items
+            )
 
     def stop(self) -> None:
         """Stop the workers cleanly."""
